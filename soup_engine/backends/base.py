@@ -1,0 +1,157 @@
+"""The face that every engine shows to the server and the app.
+
+A backend lives on threads of its own. Its methods may be called from any thread; the
+iterators belong to the event loop that awaits them, and several loops may be served at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from soup_engine.messages import GenerationRequest, RequestOutput
+from soup_engine.metrics.snapshot import EngineSnapshot
+
+ProgressCallback: TypeAlias = Callable[[str, float | None], None]
+"""Called while loading with what is being done and, where known, the share done (0 to 1)."""
+
+ChatMessages: TypeAlias = Sequence[Mapping[str, Any]]
+"""``[{"role": str, "content": str, …}]``: contents already flattened to text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendCapabilities:
+    """What a backend can do. Whatever is False is refused with a named error, never ignored."""
+
+    logprobs: bool = True
+    seed: bool = True
+    logit_bias: bool = True
+    min_p: bool = True
+    penalties: bool = True
+    prefix_caching: bool = True
+    adapters: bool = False
+    speculation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What is served, known once the backend has started.
+
+    Attributes:
+        name: what clients call the model.
+        source: folder or hub id it was loaded from (not shown to unprivileged clients).
+        notes: sentences for people, printed at start and shown in ``/health``.
+    """
+
+    name: str
+    source: str
+    architecture: str
+    device: str
+    dtype: str
+    kv_cache_type: str
+    kv_cache_bytes: int
+    max_model_len: int
+    max_num_seqs: int
+    vocab_size: int
+    num_parameters: int
+    has_chat_template: bool
+    created: int
+    notes: tuple[str, ...] = ()
+
+
+class TextProcessor(Protocol):
+    """Text to tokens and back. Safe to call from any thread; pure Python and Rust, no torch."""
+
+    def render_chat(
+        self,
+        messages: ChatMessages,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> tuple[int, ...]:
+        """Token ids of the messages in the model's chat template, with no second BOS.
+
+        Raises:
+            ChatTemplateError: the template refused the messages, with its own reason.
+        """
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
+        """Token ids of a text, with the special tokens that the tokenizer adds by itself."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """The tokenizer's own spelling of each token."""
+        ...
+
+
+class Backend(Protocol):
+    """An engine with a model in it."""
+
+    name: str
+
+    @property
+    def capabilities(self) -> BackendCapabilities: ...
+
+    @property
+    def model(self) -> ModelInfo:
+        """Known after ``start`` returned."""
+        ...
+
+    @property
+    def text(self) -> TextProcessor:
+        """Known after ``start`` returned."""
+        ...
+
+    def start(self, on_progress: ProgressCallback | None = None) -> None:
+        """Load the model and start answering; returns when ready.
+
+        Raises:
+            CannotRunError: a subclass that says what is missing.
+        """
+        ...
+
+    def stop(self, drain_timeout_s: float = 0.0) -> None:
+        """Refuse new requests, let running ones finish for so long, end the rest with
+        ``EngineStoppedError``, free everything. May be called again, and from any thread."""
+        ...
+
+    def check(self, request: GenerationRequest) -> None:
+        """Refuse a request that cannot be answered, before anything is queued.
+
+        Raises:
+            RequestError: a subclass that names the field.
+            EngineStoppedError: the engine takes no more requests.
+        """
+        ...
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[RequestOutput]:
+        """Queue the request and yield its outputs until every one of its ``n`` answers ended.
+
+        Outputs of different answers interleave. Closing the iterator (or cancelling the task
+        that awaits it) aborts the request within one step of the engine.
+
+        Raises:
+            RequestError, EngineStoppedError: as ``check``; at the first ``__anext__``.
+        """
+        ...
+
+    def abort(self, request_id: str) -> bool:
+        """End a request with ``FinishReason.ABORT``; False when there is none of this id."""
+        ...
+
+    def snapshot(self) -> EngineSnapshot:
+        """The latest picture of the engine; costs nothing."""
+        ...
+
+    def record_rejected(self) -> None:
+        """Count a request that was refused before it reached the engine."""
+        ...
+
+    def record_disconnect(self) -> None:
+        """Count a client that went away before its answer was complete."""
+        ...

@@ -1,0 +1,135 @@
+"""Settings of the engine and the server: frozen and composed, with no behaviour of their own.
+
+``None`` means "found by itself": the loader and the backend replace it by what the model and
+the device call for, and the program prints what it chose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from soup_engine.errors import ConfigError
+
+DTYPES = ("bfloat16", "float16", "float32")
+KV_CACHE_TYPES = ("bf16", "f16", "f32", "q8_0", "fp8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which model, and how its weights are held.
+
+    Attributes:
+        path: folder or hub id of a model or of a PEFT adapter.
+        base: base model of an adapter, when ``adapter_config.json`` does not say or is wrong.
+        device: ``cuda``, ``cuda:N``, ``mps`` or ``cpu``.
+        dtype: one of ``DTYPES``.
+        max_model_len: most tokens of prompt and answer together.
+        served_name: what clients call the model; the last part of the path by default.
+    """
+
+    path: str
+    base: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    max_model_len: int | None = None
+    served_name: str | None = None
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise ConfigError(
+                f"dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}.", param="dtype"
+            )
+        if self.max_model_len is not None and self.max_model_len < 2:
+            raise ConfigError("max-model-len must be at least 2.", param="max_model_len")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """Memory for keys and values.
+
+    Attributes:
+        memory_bytes: budget for rows and prefix blocks together.
+        kv_type: one of ``KV_CACHE_TYPES``; the model's dtype by default.
+        block_size: tokens in a block, the unit of accounting and of prefix reuse.
+        prefix_caching: keep finished blocks and reuse them for prompts that start alike.
+        prefix_fraction: share of the budget that kept blocks may take.
+        slab_tokens: target size of a slab of rows (see ``core.kv_cache_manager``).
+    """
+
+    memory_bytes: int | None = None
+    kv_type: str | None = None
+    block_size: int = 16
+    prefix_caching: bool = True
+    prefix_fraction: float = 0.25
+    slab_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.kv_type is not None and self.kv_type not in KV_CACHE_TYPES:
+            raise ConfigError(
+                f"kv-cache-type is one of {', '.join(KV_CACHE_TYPES)}, not {self.kv_type!r}.",
+                param="kv_cache_type",
+            )
+        if self.memory_bytes is not None and self.memory_bytes <= 0:
+            raise ConfigError("kv-cache-memory must be more than nothing.", param="kv_cache_memory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """How many sequences run together and how a step is filled.
+
+    Attributes:
+        max_num_seqs: sequences in one step.
+        max_num_batched_tokens: tokens in one step, decode and prefill together.
+        stall_factor: a step with prefill in it may take this many times a decode step, when
+            some sequence is decoding (by the measured cost of both).
+        max_waiting: requests that may wait; one more is refused with ``QueueFullError``.
+    """
+
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 1024
+    stall_factor: float = 1.4
+    max_waiting: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.max_num_seqs < 1:
+            raise ConfigError("max-seqs must be at least 1.", param="max_seqs")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                "a step must have room for one token of every sequence.",
+                param="max_num_batched_tokens",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    model: ModelConfig
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """The HTTP face.
+
+    Attributes:
+        port: 0 takes a free port.
+        uds: path of a Unix socket to listen on instead of ``host`` and ``port``.
+        api_key: needed for every address that is not loopback.
+        admin_key: guards what changes state; ``api_key`` when not given.
+        default_max_tokens: answer length when a request names none.
+        max_tokens_limit: longest answer a request may ask for.
+        max_body_bytes: longer bodies are refused with 413.
+        drain_timeout_s: how long running requests may go on after a signal to stop.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    uds: Path | None = None
+    api_key: str | None = field(default=None, repr=False)
+    admin_key: str | None = field(default=None, repr=False)
+    default_max_tokens: int = 512
+    max_tokens_limit: int = 16_384
+    max_body_bytes: int = 16 * 1024 * 1024
+    drain_timeout_s: float = 30.0

@@ -1,0 +1,182 @@
+"""Every error the program raises on purpose, as one tree.
+
+Callers tell errors apart by type, never by their text. The text is for people: one
+sentence that says what is wrong and, where there is one, what would work.
+
+::
+
+    SoupError                               500 internal_error
+    ├── CannotRunError                      503 cannot_run           (exit code 1 in the CLI)
+    │   ├── ModelLoadError                  503 model_load_failed
+    │   │   ├── ModelPathError              503 model_path_not_found
+    │   │   └── UnsupportedModelError       503 model_unsupported
+    │   ├── MissingPackageError             503 missing_package
+    │   ├── DeviceError                     503 device_unavailable
+    │   ├── InsufficientMemoryError         503 insufficient_memory
+    │   └── AddressInUseError               503 address_in_use
+    ├── ConfigError                         400 invalid_config       (exit code 2 in the CLI)
+    ├── RequestError                        400 invalid_request
+    │   ├── InvalidValueError               400 invalid_value
+    │   ├── UnsupportedParameterError       400 unsupported_parameter
+    │   ├── ContextLengthExceededError      400 context_length_exceeded
+    │   ├── ChatTemplateError               400 chat_template_error
+    │   ├── AuthenticationError             401 invalid_api_key
+    │   ├── ForbiddenError                  403 forbidden
+    │   ├── NotFoundError                   404 not_found
+    │   │   ├── ModelNotFoundError          404 model_not_found
+    │   │   └── RequestNotFoundError        404 request_not_found
+    │   ├── DuplicateRequestError           409 duplicate_request
+    │   ├── BodyTooLargeError               413 body_too_large
+    │   └── QueueFullError                  429 queue_full
+    ├── EngineStoppedError                  503 engine_stopped
+    └── EngineStepError                     500 engine_step_failed
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SoupError(Exception):
+    """Root of the tree. ``status``, ``code`` and ``type`` are what HTTP clients see."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+    type: ClassVar[str] = "server_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class CannotRunError(SoupError):
+    """The program cannot start or go on: nothing the request itself could change."""
+
+    status = 503
+    code = "cannot_run"
+
+
+class ModelLoadError(CannotRunError):
+    code = "model_load_failed"
+
+
+class ModelPathError(ModelLoadError):
+    code = "model_path_not_found"
+
+
+class UnsupportedModelError(ModelLoadError):
+    """The engine would serve this model wrongly, so it refuses to serve it at all."""
+
+    code = "model_unsupported"
+
+
+class MissingPackageError(CannotRunError):
+    code = "missing_package"
+
+
+class DeviceError(CannotRunError):
+    code = "device_unavailable"
+
+
+class InsufficientMemoryError(CannotRunError):
+    code = "insufficient_memory"
+
+
+class AddressInUseError(CannotRunError):
+    code = "address_in_use"
+
+
+class ConfigError(SoupError):
+    """A setting is wrong or two settings contradict each other."""
+
+    status = 400
+    code = "invalid_config"
+    type = "invalid_request_error"
+
+
+class RequestError(SoupError):
+    """The caller asked for something that cannot be done as asked."""
+
+    status = 400
+    code = "invalid_request"
+    type = "invalid_request_error"
+
+
+class InvalidValueError(RequestError):
+    code = "invalid_value"
+
+
+class UnsupportedParameterError(RequestError):
+    code = "unsupported_parameter"
+
+
+class ContextLengthExceededError(RequestError):
+    code = "context_length_exceeded"
+
+
+class ChatTemplateError(RequestError):
+    """The model's chat template refused the messages; the message is its own reason."""
+
+    code = "chat_template_error"
+
+
+class AuthenticationError(RequestError):
+    status = 401
+    code = "invalid_api_key"
+    type = "authentication_error"
+
+
+class ForbiddenError(RequestError):
+    status = 403
+    code = "forbidden"
+    type = "permission_error"
+
+
+class NotFoundError(RequestError):
+    status = 404
+    code = "not_found"
+    type = "not_found_error"
+
+
+class ModelNotFoundError(NotFoundError):
+    code = "model_not_found"
+
+
+class RequestNotFoundError(NotFoundError):
+    code = "request_not_found"
+
+
+class DuplicateRequestError(RequestError):
+    status = 409
+    code = "duplicate_request"
+
+
+class BodyTooLargeError(RequestError):
+    status = 413
+    code = "body_too_large"
+
+
+class QueueFullError(RequestError):
+    """The waiting queue is full; ``retry_after`` is a hint in whole seconds."""
+
+    status = 429
+    code = "queue_full"
+    type = "rate_limit_error"
+
+    def __init__(self, message: str, *, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EngineStoppedError(SoupError):
+    """The engine is stopping or stopped: the request was not, or not fully, answered."""
+
+    status = 503
+    code = "engine_stopped"
+
+
+class EngineStepError(SoupError):
+    """A step of the engine failed; the requests that were in it end with this error."""
+
+    code = "engine_step_failed"

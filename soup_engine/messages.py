@@ -1,0 +1,135 @@
+"""What travels between the parts of the program: plain frozen data, no behaviour.
+
+All times are seconds of one monotonic clock (``time.monotonic``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from soup_engine.errors import SoupError
+from soup_engine.sampling_params import SamplingParams
+
+
+class FinishReason(Enum):
+    """Why an answer ended. ``value`` is what OpenAI clients see, where it has a word for it."""
+
+    STOP = "stop"
+    """An end token, a stop token or a stop string."""
+    LENGTH = "length"
+    """``max_tokens`` or the end of the context."""
+    ABORT = "abort"
+    """The client went away or somebody aborted the request."""
+    ERROR = "error"
+    """The engine failed; ``RequestOutput.error`` says how."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One accepted prompt, ready for the engine.
+
+    Attributes:
+        request_id: unique among the requests in flight.
+        prompt_token_ids: at least one token.
+        adapter: name of the adapter it wears, or ``None`` for the base model.
+        cache_salt: keeps this request's prefix cache apart from others' with another salt.
+        arrival_time: when the request was accepted; queue time, TTFT and E2E start here.
+        label: short description of who asked (API route), shown in the requests table.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    arrival_time: float
+    adapter: str | None = None
+    cache_salt: str | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class AlternativeToken:
+    """A token at one position with its log-probability (natural log)."""
+
+    token_id: int
+    text: str
+    logprob: float
+    raw_bytes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The chosen token of one position and its most probable alternatives, best first."""
+
+    chosen: AlternativeToken
+    top: tuple[AlternativeToken, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTimings:
+    """Time stamps of a request; ``None`` where it did not get that far."""
+
+    arrival_time: float
+    first_scheduled_time: float | None
+    first_token_time: float | None
+    finished_time: float | None
+    preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """What one step added to one answer of a request.
+
+    ``text`` and ``token_ids`` are increments. They need not line up: text is held back while
+    it may be half a character or the start of a stop string. Each answer ends with exactly one
+    output whose ``finish_reason`` is set.
+
+    Attributes:
+        index: which of the ``n`` answers.
+        logprobs: one entry for each of ``token_ids`` when asked for, else empty.
+        stop_reason: the stop string or stop token that ended it, ``None`` for an end token.
+        usage, timings: set on the last output of an answer.
+        error: set when ``finish_reason`` is ``ERROR``.
+    """
+
+    request_id: str
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    usage: Usage | None = None
+    timings: RequestTimings | None = None
+    error: SoupError | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestView:
+    """One row of the table of requests in flight.
+
+    Attributes:
+        state: ``waiting``, ``prefill``, ``decode`` or ``preempted``.
+    """
+
+    request_id: str
+    index: int
+    adapter: str | None
+    state: str
+    prompt_tokens: int
+    computed_tokens: int
+    output_tokens: int
+    age_s: float
+    tokens_per_s: float | None
+    label: str
