@@ -1,0 +1,14 @@
+"""Makes a backend by its name; the only place that knows them all."""
+
+from __future__ import annotations
+
+from soup_engine.backends.base import Backend
+from soup_engine.config import EngineConfig
+
+
+def create_backend(config: EngineConfig) -> Backend:
+    """The backend for this configuration, not started yet."""
+    # Imported here: torch takes seconds, and callers may only want to know what there is.
+    from soup_engine.backends.transformers import TransformersBackend
+
+    return TransformersBackend(config)

@@ -1,0 +1,111 @@
+"""How much memory for keys and values there is, and what context that allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from soup_engine.config import EngineConfig
+from soup_engine.errors import ConfigError, DeviceError, InsufficientMemoryError
+from soup_engine.model.device import available_memory, default_kv_budget
+from soup_engine.model.loader import LoadedModel
+
+KV_DTYPES = {
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "f32": torch.float32,
+    "q8_0": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+}
+_NAMES = {dtype: name for name, dtype in KV_DTYPES.items()}
+_HOPPER = (9, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """The budget, cut into rows and prefix blocks.
+
+    Attributes:
+        row_tokens: tokens that the rows of running sequences may take together.
+        prefix_blocks: blocks of the prefix store.
+        notes: what people should know of these choices.
+    """
+
+    kv_type: str
+    kv_dtype: torch.dtype
+    budget_bytes: int
+    bytes_per_token: int
+    row_tokens: int
+    prefix_blocks: int
+    max_model_len: int
+    notes: tuple[str, ...] = ()
+
+
+def plan_capacity(config: EngineConfig, loaded: LoadedModel) -> Capacity:
+    """Choose context length and cut the budget.
+
+    Raises:
+        ConfigError: a longer context is asked for than the model has.
+        DeviceError: fp8 on a device that does not compute in it.
+        InsufficientMemoryError: the budget does not hold one sequence of the context asked for.
+    """
+    cache = config.cache
+    device = loaded.model.device
+    kv_dtype = _kv_dtype(cache.kv_type, loaded.model.dtype, device)
+    budget = default_kv_budget(device) if cache.memory_bytes is None else cache.memory_bytes
+    free = available_memory(device)
+    if budget > free:
+        raise InsufficientMemoryError(
+            f"--kv-cache-memory asks for {budget / 1e9:.2f} GB and {device} has {free / 1e9:.2f} GB "
+            "free."
+        )
+    per_token = loaded.model.layout.bytes_per_token(kv_dtype)
+    share = cache.prefix_fraction if cache.prefix_caching else 0.0
+    prefix_blocks = int(budget * share) // (per_token * cache.block_size)
+    row_tokens = (budget // per_token) - prefix_blocks * cache.block_size
+    asked = config.model.max_model_len
+    if asked is not None and asked > loaded.context_limit:
+        raise ConfigError(
+            f"--max-model-len {asked} is over the {loaded.context_limit} tokens this model can do.",
+            param="max_model_len",
+        )
+    # A row is a whole number of blocks.
+    fits = row_tokens // cache.block_size * cache.block_size
+    wanted = loaded.context_limit if asked is None else asked
+    notes: tuple[str, ...] = ()
+    if wanted > fits:
+        if asked is not None or fits < cache.block_size:
+            raise InsufficientMemoryError(
+                f"A context of {wanted} tokens takes "
+                f"{wanted * per_token / (1 - share) / 1e9:.2f} GB of keys and values; the budget "
+                f"is {budget / 1e9:.2f} GB. Raise --kv-cache-memory or lower --max-model-len."
+            )
+        notes = (
+            f"The context is {fits} of the model's {wanted} tokens: more does not fit into the "
+            "memory for keys and values (--kv-cache-memory).",
+        )
+        wanted = fits
+    return Capacity(
+        kv_type=_NAMES[kv_dtype],
+        kv_dtype=kv_dtype,
+        budget_bytes=budget,
+        bytes_per_token=per_token,
+        row_tokens=row_tokens,
+        prefix_blocks=prefix_blocks,
+        max_model_len=wanted,
+        notes=notes,
+    )
+
+
+def _kv_dtype(kv_type: str | None, model_dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    if kv_type is None:
+        return model_dtype
+    if kv_type == "fp8" and (
+        device.type != "cuda" or torch.cuda.get_device_capability(device) < _HOPPER
+    ):
+        raise DeviceError(
+            f"--kv-cache-type fp8 needs a Hopper or newer NVIDIA GPU, and this is {device}; "
+            "q8_0 works everywhere."
+        )
+    return KV_DTYPES[kv_type]

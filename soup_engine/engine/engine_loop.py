@@ -1,0 +1,184 @@
+"""The one thread that owns torch and the model.
+
+Everyone else sends it commands through an inbox; nothing but this thread touches the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from soup_engine.engine.llm_engine import LLMEngine
+from soup_engine.errors import CannotRunError, EngineStoppedError, QueueFullError, SoupError
+from soup_engine.messages import GenerationRequest, RequestOutput
+from soup_engine.metrics.recorder import EngineIdentity
+from soup_engine.metrics.snapshot import EngineSnapshot
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_INTERVAL_S = 0.25
+Command = Callable[[LLMEngine], Iterable[RequestOutput]]
+
+
+class OutputSink(Protocol):
+    """Takes the outputs of a step; called on the engine thread, must not block."""
+
+    def deliver(self, outputs: list[RequestOutput]) -> None: ...
+
+
+class EngineLoop:
+    """Runs an engine on a thread of its own.
+
+    Args:
+        build: makes the engine, on the engine thread; it may take long and may raise.
+        identity: says what runs, once it was built.
+        sink: where outputs go.
+        max_in_flight: sequences that may run and wait together.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], LLMEngine],
+        identity: Callable[[], EngineIdentity],
+        sink: OutputSink,
+        max_in_flight: int,
+    ) -> None:
+        self._build = build
+        self._identity = identity
+        self._sink = sink
+        self._max_in_flight = max_in_flight
+        self._inbox: deque[Command] = deque()
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._in_flight = 0
+        self._idle = threading.Condition(self._lock)
+        self._state = "starting"
+        self._started: threading.Event = threading.Event()
+        self._failure: SoupError | None = None
+        self._snapshot: EngineSnapshot | None = None
+        self._thread = threading.Thread(target=self._run, name="soup-engine", daemon=True)
+
+    @property
+    def state(self) -> str:
+        return self._state
+
+    @property
+    def snapshot(self) -> EngineSnapshot:
+        if self._snapshot is None:
+            raise EngineStoppedError("The engine has not started yet.")
+        return self._snapshot
+
+    def start(self) -> None:
+        """Start the thread and wait until the engine stands.
+
+        Raises:
+            SoupError: what ``build`` raised.
+        """
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request. From any thread.
+
+        Raises:
+            EngineStoppedError, QueueFullError: it was not queued.
+        """
+        answers = request.params.n
+        with self._lock:
+            if self._state != "ready":
+                raise EngineStoppedError("The engine is stopping and takes no new requests.")
+            if self._in_flight + answers > self._max_in_flight:
+                raise QueueFullError(
+                    f"{self._in_flight} answers are running or waiting, which is the limit "
+                    f"of {self._max_in_flight}; try again shortly.",
+                    retry_after=1,
+                )
+            self._in_flight += answers
+
+        def add(engine: LLMEngine) -> Iterable[RequestOutput]:
+            engine.add_request(request)
+            return ()
+
+        self._send(add)
+
+    def abort(self, request_id: str) -> None:
+        """End a request, if it is still there, before the next step. From any thread."""
+        self._send(lambda engine: engine.abort(request_id))
+
+    def stop(self, drain_timeout_s: float) -> None:
+        """Take no more requests, wait for the running ones, end the rest, end the thread."""
+        with self._idle:
+            if self._state == "ready":
+                self._state = "draining"
+            if self._state == "draining":
+                self._idle.wait_for(lambda: self._in_flight == 0, timeout=drain_timeout_s)
+            if self._state != "failed":
+                self._state = "stopped"
+        self._wake.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _send(self, command: Command) -> None:
+        self._inbox.append(command)
+        self._wake.set()
+
+    def _run(self) -> None:
+        try:
+            engine = self._build()
+        except SoupError as error:
+            self._give_up(error)
+            return
+        except Exception as error:  # the thread's last resort: the caller must hear of it
+            logger.exception("the engine could not be built")
+            self._give_up(CannotRunError(f"The engine could not start: {error}"))
+            return
+        with self._lock:
+            if self._state == "starting":
+                self._state = "ready"
+        self._snapshot = engine.snapshot(self._identity(), self._state)
+        self._started.set()
+        try:
+            self._serve(engine)
+        except Exception as error:  # the thread's last resort: nobody may wait for ever
+            logger.exception("the engine died")
+            with self._lock:
+                self._state = "failed"
+            self._failure = EngineStoppedError(f"The engine died: {type(error).__name__}.")
+        self._deliver(engine.end_all(EngineStoppedError("The engine stopped before the end.")))
+        self._snapshot = engine.snapshot(self._identity(), self._state)
+
+    def _give_up(self, error: SoupError) -> None:
+        self._failure = error
+        self._state = "failed"
+        self._started.set()
+
+    def _serve(self, engine: LLMEngine) -> None:
+        next_snapshot = 0.0
+        while self._state in ("ready", "draining"):
+            while self._inbox:
+                self._deliver(list(self._inbox.popleft()(engine)))
+            if engine.has_work:
+                self._deliver(engine.step())
+            else:
+                self._wake.wait(SNAPSHOT_INTERVAL_S)
+                self._wake.clear()
+            if time.monotonic() >= next_snapshot:
+                self._snapshot = engine.snapshot(self._identity(), self._state)
+                next_snapshot = time.monotonic() + SNAPSHOT_INTERVAL_S
+
+    def _deliver(self, outputs: list[RequestOutput]) -> None:
+        if not outputs:
+            return
+        self._sink.deliver(outputs)
+        ended = sum(output.finish_reason is not None for output in outputs)
+        if ended:
+            with self._idle:
+                self._in_flight -= ended
+                self._idle.notify_all()

@@ -1,0 +1,275 @@
+"""The engine itself: synchronous and deterministic, one step at a time.
+
+The scheduler decides, the runner computes, the output processor formats; this class only hands
+things from one to the next and keeps the books. It belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+
+from soup_engine.config import EngineConfig
+from soup_engine.core.kv_cache_manager import KVCacheManager
+from soup_engine.core.plan import ModelRunnerOutput, SampledToken, SchedulerOutput
+from soup_engine.core.scheduler import Scheduler
+from soup_engine.core.sequence import Sequence, SequenceStatus
+from soup_engine.engine.capacity import Capacity
+from soup_engine.engine.input_processor import build_sequences
+from soup_engine.engine.output_processor import OutputProcessor
+from soup_engine.errors import EngineStepError, SoupError
+from soup_engine.messages import FinishReason, GenerationRequest, RequestOutput, RequestView
+from soup_engine.metrics.process import resident_memory_bytes
+from soup_engine.metrics.recorder import EngineIdentity, EngineMetrics
+from soup_engine.metrics.snapshot import EngineSnapshot, KVCacheUsage
+from soup_engine.model.kv_cache import KVPool
+from soup_engine.model.loader import LoadedModel
+from soup_engine.model.model_runner import ModelRunner
+from soup_engine.sampling.sampler import Sampler
+
+logger = logging.getLogger(__name__)
+
+
+class LLMEngine:
+    """Continuous batching over one model.
+
+    Args:
+        loaded: the model.
+        config: scheduler and cache settings.
+        capacity: the memory plan made for this model on this device.
+        metrics: where everything is counted.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        capacity: Capacity,
+        metrics: EngineMetrics,
+    ) -> None:
+        cache = config.cache
+        self.capacity = capacity
+        self.metrics = metrics
+        self.kv = KVCacheManager(
+            num_row_tokens=capacity.row_tokens,
+            num_prefix_blocks=capacity.prefix_blocks,
+            block_size=cache.block_size,
+            slab_tokens=cache.slab_tokens,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_model_len=capacity.max_model_len,
+        )
+        self.scheduler = Scheduler(config.scheduler, self.kv)
+        pool = KVPool(
+            loaded.model.layout,
+            dtype=capacity.kv_dtype,
+            device=loaded.model.device,
+            block_size=cache.block_size,
+            num_prefix_blocks=capacity.prefix_blocks,
+        )
+        self.runner = ModelRunner(loaded.model, pool, Sampler())
+        self.output_processor = OutputProcessor(
+            loaded.tokenizer,
+            eos_token_ids=loaded.eos_token_ids,
+            max_model_len=capacity.max_model_len,
+        )
+        self._sequence_ids = itertools.count()
+        self._sequences: dict[str, list[Sequence]] = {}
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def add_request(self, request: GenerationRequest) -> None:
+        """Queue a request, one sequence for each of its answers."""
+        sequences = build_sequences(request, self._sequence_ids)
+        self._sequences[request.request_id] = sequences
+        for sequence in sequences:
+            self.output_processor.add(sequence)
+            self.scheduler.add(sequence)
+        self.metrics.record_accepted(len(request.prompt_token_ids))
+
+    def abort(self, request_id: str) -> list[RequestOutput]:
+        """End what is left of a request; its memory is free for the next step."""
+        return self._end(request_id, FinishReason.ABORT, None)
+
+    def end_all(self, error: SoupError) -> list[RequestOutput]:
+        """End every request with an error."""
+        return [
+            output
+            for request_id in list(self._sequences)
+            for output in self._end(request_id, FinishReason.ERROR, error)
+        ]
+
+    def step(self) -> list[RequestOutput]:
+        """One schedule, one forward pass; returns what it added to each answer."""
+        plan = self.scheduler.schedule()
+        if plan.empty:
+            return []
+        self._note_first_scheduled(plan)
+        try:
+            result = self.runner.execute(plan)
+        except (RuntimeError, ValueError, IndexError, MemoryError) as error:
+            return self._fail_step(plan, error)
+        self.scheduler.complete(plan, result.duration_s)
+        now = time.monotonic()
+        outputs = [self._advance(sequence, tokens, now) for sequence, tokens in result.sampled]
+        self._count_step(plan, result, outputs, now)
+        return outputs
+
+    def snapshot(self, identity: EngineIdentity, state: str) -> EngineSnapshot:
+        """The picture of this moment."""
+        now = time.monotonic()
+        return self.metrics.snapshot(
+            now=now,
+            wall_time=time.time(),
+            state=state,
+            identity=identity,
+            running=self.scheduler.num_running,
+            waiting=self.scheduler.num_waiting,
+            kv=self._kv_usage(),
+            requests=tuple(
+                _view(sequence, now)
+                for sequences in self._sequences.values()
+                for sequence in sequences
+                if not sequence.finished
+            ),
+            memory_rss_bytes=resident_memory_bytes(),
+        )
+
+    def check_integrity(self) -> None:
+        """Invariants of scheduler and memory; for tests."""
+        self.kv.check_integrity()
+        running = {id(sequence) for sequence in self.scheduler.running}
+        known = {id(sequence) for sequences in self._sequences.values() for sequence in sequences}
+        assert running <= known, "the scheduler runs a sequence of no known request"
+        assert self.has_work or not known, "a request is left that nobody works on"
+
+    def _advance(
+        self, sequence: Sequence, tokens: tuple[SampledToken, ...] | None, now: float
+    ) -> RequestOutput:
+        """Hand sampled tokens to the output processor and note what time they took."""
+        previous = sequence.last_output_time
+        waited_for_text = sequence.first_token_time is None
+        if tokens is None:
+            error = EngineStepError(
+                "The model produced no valid probabilities for this request; its answer ends here."
+            )
+            output = self.output_processor.finish(sequence, FinishReason.ERROR, now, error)
+        else:
+            output = self.output_processor.process(sequence, tokens, now)
+        if waited_for_text and sequence.first_token_time is not None:
+            self.metrics.record_first_token(sequence.first_token_time - sequence.arrival_time)
+        elif previous is not None and output.token_ids:
+            self.metrics.record_inter_token(now - previous)
+        if output.finish_reason is not None:
+            self._release(sequence, output)
+        return output
+
+    def _fail_step(self, plan: SchedulerOutput, error: Exception) -> list[RequestOutput]:
+        """End the sequences of a step that raised; the others go on."""
+        logger.error("a step of the engine failed", exc_info=error)
+        now = time.monotonic()
+        self.scheduler.complete(plan, 0.0)
+        public = EngineStepError("A step of the engine failed; the log of the server says why.")
+        outputs = []
+        for item in plan.scheduled:
+            output = self.output_processor.finish(item.sequence, FinishReason.ERROR, now, public)
+            self._release(item.sequence, output)
+            outputs.append(output)
+        return outputs
+
+    def _end(
+        self, request_id: str, reason: FinishReason, error: SoupError | None
+    ) -> list[RequestOutput]:
+        now = time.monotonic()
+        outputs = []
+        for sequence in list(self._sequences.get(request_id, ())):
+            if sequence.finished:
+                continue
+            output = self.output_processor.finish(sequence, reason, now, error)
+            self._release(sequence, output)
+            outputs.append(output)
+        return outputs
+
+    def _release(self, sequence: Sequence, output: RequestOutput) -> None:
+        """Give back what an ended sequence holds, and count it."""
+        self.scheduler.finish(sequence)
+        self.runner.sampler.forget(sequence)
+        sequences = self._sequences[sequence.request_id]
+        if all(other.finished for other in sequences):
+            del self._sequences[sequence.request_id]
+        assert output.finish_reason and output.timings and output.usage
+        self.metrics.record_finished(
+            output.finish_reason,
+            output.timings,
+            output.usage,
+            request_id=sequence.request_id,
+            adapter=sequence.adapter,
+        )
+
+    def _note_first_scheduled(self, plan: SchedulerOutput) -> None:
+        now = time.monotonic()
+        for item in plan.scheduled:
+            sequence = item.sequence
+            if sequence.first_scheduled_time is None:
+                sequence.first_scheduled_time = now
+                self.metrics.record_first_scheduled(now - sequence.arrival_time)
+                self.metrics.record_prefix(sequence.num_prompt_tokens, sequence.num_cached_tokens)
+
+    def _count_step(
+        self,
+        plan: SchedulerOutput,
+        result: ModelRunnerOutput,
+        outputs: list[RequestOutput],
+        now: float,
+    ) -> None:
+        prompt_tokens = sum(
+            max(0, min(item.start + item.num_tokens, item.sequence.num_prompt_tokens) - item.start)
+            for item in plan.scheduled
+        )
+        self.metrics.record_step(
+            now=now,
+            duration_s=result.duration_s,
+            prompt_tokens=prompt_tokens,
+            generation_tokens=sum(len(output.token_ids) for output in outputs),
+            preemptions=len(plan.preempted),
+        )
+
+    def _kv_usage(self) -> KVCacheUsage:
+        usage = self.kv.usage()
+        block_bytes = self.capacity.bytes_per_token * self.kv.block_size
+        total = usage.row_blocks_total + usage.prefix_blocks_total
+        used = usage.row_blocks_used + usage.prefix_blocks_used
+        return KVCacheUsage(
+            budget_bytes=self.capacity.budget_bytes,
+            used_bytes=used * block_bytes,
+            row_blocks_total=usage.row_blocks_total,
+            row_blocks_used=usage.row_blocks_used,
+            prefix_blocks_total=usage.prefix_blocks_total,
+            prefix_blocks_used=usage.prefix_blocks_used,
+            used_fraction=used / total if total else 0.0,
+        )
+
+
+def _view(sequence: Sequence, now: float) -> RequestView:
+    """A sequence as a row of the table of requests."""
+    state = sequence.status.value
+    if sequence.status is SequenceStatus.RUNNING:
+        state = "decode" if sequence.num_output_tokens else "prefill"
+    rate = None
+    if sequence.first_token_time is not None and sequence.num_output_tokens > 1:
+        elapsed = now - sequence.first_token_time
+        rate = (sequence.num_output_tokens - 1) / elapsed if elapsed > 0 else None
+    return RequestView(
+        request_id=sequence.request_id,
+        index=sequence.index,
+        adapter=sequence.adapter,
+        state=state,
+        prompt_tokens=sequence.num_prompt_tokens,
+        computed_tokens=sequence.num_computed_tokens,
+        output_tokens=sequence.num_output_tokens,
+        age_s=now - sequence.arrival_time,
+        tokens_per_s=rate,
+        label=sequence.label,
+    )

@@ -1,0 +1,269 @@
+"""From a path or hub id to a model that the engine can run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from soup_engine.config import ModelConfig
+from soup_engine.errors import (
+    ConfigError,
+    InsufficientMemoryError,
+    ModelLoadError,
+    ModelPathError,
+    UnsupportedModelError,
+)
+from soup_engine.model.causal_lm import CausalLM
+from soup_engine.model.device import available_memory, default_dtype, dtype_name, resolve_device
+from soup_engine.model.linear import can_pack, pack_linears
+from soup_engine.model.probe import probe
+
+Progress = Callable[[str, float | None], None]
+
+_LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+"""Rotary embeddings whose frequencies follow the longest row of a batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model that passed the probe, with its tokenizer.
+
+    Attributes:
+        context_limit: most tokens a sequence may have by the model's own account.
+        eos_token_ids: tokens that end an answer.
+        notes: what people should know (printed at start, shown in ``/health``).
+    """
+
+    model: CausalLM
+    tokenizer: PreTrainedTokenizerBase
+    source: str
+    context_limit: int
+    eos_token_ids: frozenset[int]
+    num_parameters: int
+    weight_bytes: int
+    created: int
+    notes: tuple[str, ...] = field(default=())
+
+
+def load_model(config: ModelConfig, progress: Progress) -> LoadedModel:
+    """Load a model, or an adapter merged into its base.
+
+    Raises:
+        ModelPathError: nothing is there, or it is neither a model nor an adapter.
+        UnsupportedModelError: the engine would serve it wrongly.
+        InsufficientMemoryError, DeviceError, ConfigError: by their names.
+    """
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    device = resolve_device(config.device)
+    adapter = _adapter_base(config)
+    base = config.path if adapter is None else adapter
+    progress(f"reading the configuration of {base}", None)
+    model_config = _read_config(base, config.trust_remote_code)
+    _refuse_encoder_decoder(model_config)
+    dtype = default_dtype(device) if config.dtype is None else getattr(torch, config.dtype)
+    _check_memory(base, model_config, dtype, device)
+    progress(f"loading weights of {base}", None)
+    model = _load_weights(base, model_config, dtype, device, config.trust_remote_code)
+    if adapter is not None:
+        progress(f"merging adapter {config.path}", None)
+        model = _merge_adapter(model, config.path)
+    tokenizer = _load_tokenizer([config.path, base], config.trust_remote_code)
+    model.eval().requires_grad_(False)
+    num_parameters = model.num_parameters()
+    weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
+    progress("checking batched against plain answers", None)
+    with torch.inference_mode():
+        causal_lm = CausalLM(model)
+        probe(causal_lm)
+        if can_pack(device, dtype) and not _quantized(model_config):
+            progress("packing weights", None)
+            pack_linears(model)
+            # One call more: a layer that was packed must still be callable by its model.
+            probe(causal_lm)
+    limit, notes = _context_limit(model_config)
+    return LoadedModel(
+        model=causal_lm,
+        tokenizer=tokenizer,
+        source=config.path,
+        context_limit=limit,
+        eos_token_ids=_eos_token_ids(model, tokenizer),
+        num_parameters=num_parameters,
+        weight_bytes=weight_bytes,
+        created=int(time.time()),
+        notes=notes,
+    )
+
+
+def _adapter_base(config: ModelConfig) -> str | None:
+    """The base of the adapter that ``config.path`` is, or ``None`` when it is a model."""
+    folder = Path(config.path)
+    described = folder / "adapter_config.json"
+    if not described.is_file():
+        if config.base is not None:
+            raise ConfigError(
+                f"--base goes with a LoRA adapter, and {config.path} has no adapter_config.json.",
+                param="base",
+            )
+        return None
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise ModelPathError(
+            f"{config.path} has no adapter_model.safetensors; other weight files are not read."
+        )
+    if config.base is not None:
+        return config.base
+    try:
+        base = json.loads(described.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (ValueError, AttributeError) as error:
+        raise ModelLoadError(f"{described} is not a valid adapter configuration.") from error
+    if not isinstance(base, str) or not base:
+        raise ModelLoadError(f"{described} names no base model; give it with --base.")
+    return base
+
+
+def _read_config(base: str, trust_remote_code: bool) -> PreTrainedConfig:
+    folder = Path(base)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise ModelPathError(f"{base} has no config.json, so it is not a transformers model.")
+    if folder.is_file():
+        raise ModelPathError(f"{base} is a file; give the folder of a transformers model.")
+    if not folder.exists() and (folder.is_absolute() or base.startswith((".", "~"))):
+        raise ModelPathError(f"There is no folder {base}.")
+    try:
+        return AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
+    except OSError as error:
+        raise ModelPathError(
+            f"There is no folder {base}, and it could not be fetched from the hub under that name."
+        ) from error
+    except ValueError as error:
+        if "trust_remote_code" in str(error):
+            raise UnsupportedModelError(
+                f"{base} brings its own code, which only runs with --trust-remote-code."
+            ) from error
+        raise UnsupportedModelError(
+            f"This release of transformers does not know the architecture of {base}."
+        ) from error
+
+
+def _refuse_encoder_decoder(config: PreTrainedConfig) -> None:
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(
+            f"{config.model_type} is an encoder-decoder; this engine serves causal language models."
+        )
+
+
+def _quantized(config: PreTrainedConfig) -> bool:
+    return getattr(config, "quantization_config", None) is not None
+
+
+def _check_memory(
+    base: str, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Refuse weights that cannot fit, before hours of swapping."""
+    files = list(Path(base).glob("*.safetensors"))
+    if not files:
+        return
+    stored = sum(file.stat().st_size for file in files)
+    held = getattr(config, "dtype", None)
+    if isinstance(held, torch.dtype) and not _quantized(config):
+        stored = stored * dtype.itemsize // held.itemsize
+    free = available_memory(device)
+    if stored > free:
+        raise InsufficientMemoryError(
+            f"The weights of {base} take {stored / 1e9:.1f} GB as {dtype_name(dtype)} and {device} "
+            f"has {free / 1e9:.1f} GB free; a smaller dtype or model would fit."
+        )
+
+
+def _load_weights(
+    base: str,
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    trust_remote_code: bool,
+) -> PreTrainedModel:
+    arguments: dict[str, Any] = {} if device.type == "cpu" else {"device_map": {"": device}}
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            base,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            **arguments,
+        )
+    except torch.OutOfMemoryError as error:
+        raise InsufficientMemoryError(
+            f"The weights of {base} do not fit on {device}; a smaller dtype or model would."
+        ) from error
+    except (OSError, ImportError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ModelLoadError(f"The weights of {base} could not be loaded: {reason}") from error
+
+
+def _merge_adapter(model: PreTrainedModel, path: str) -> PreTrainedModel:
+    from peft import PeftModel
+
+    try:
+        wrapped = PeftModel.from_pretrained(model, path)
+        return wrapped.merge_and_unload()
+    except (OSError, KeyError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ModelLoadError(f"The adapter {path} does not fit its base: {reason}") from error
+
+
+def _load_tokenizer(paths: list[str], trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    """The adapter's own tokenizer when it has one, else the base's."""
+    for path in paths:
+        if path != paths[-1] and not (Path(path) / "tokenizer_config.json").is_file():
+            continue
+        try:
+            return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ModelLoadError(f"{path} has no usable tokenizer: {reason}") from error
+    raise AssertionError("a model always names itself as the last place to look")
+
+
+def _context_limit(config: PreTrainedConfig) -> tuple[int, tuple[str, ...]]:
+    """Most positions the model was made for, less where batching them would not be exact."""
+    text = config.get_text_config()
+    limit = getattr(text, "max_position_embeddings", None) or 1 << 20
+    rope = getattr(text, "rope_parameters", None) or {}
+    settings = [rope, *(value for value in rope.values() if isinstance(value, dict))]
+    for setting in settings:
+        if setting.get("rope_type") not in _LENGTH_DEPENDENT_ROPE:
+            continue
+        original = setting.get("original_max_position_embeddings") or limit
+        if original < limit:
+            note = (
+                f"The context is {original} tokens: beyond it this model's rotary embedding "
+                f"({setting['rope_type']}) depends on the longest row of a batch."
+            )
+            return int(original), (note,)
+    return int(limit), ()
+
+
+def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """End tokens by the generation config, the tokenizer and the model's configuration."""
+    found: set[int] = set()
+    for source in (model.generation_config, tokenizer, model.config):
+        value = getattr(source, "eos_token_id", None)
+        if value is not None:
+            found.update(value if isinstance(value, list) else [value])
+    return frozenset(found)

@@ -1,0 +1,149 @@
+"""From a scheduler's plan to the tensors of one forward pass.
+
+The tokens of all sequences stand in one flat row ``[1, num_tokens]`` with their own positions:
+linear layers then see exactly the tokens there are, whatever mix of decode steps and prefill
+chunks that is. Attention puts the rows apart again, group by group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from soup_engine.core.plan import ScheduledSequence, SchedulerOutput
+from soup_engine.model.kv_cache import KVPool
+
+MAX_BATCHED_QUERY = 16
+"""Rows with at most so many tokens each share an attention call; longer chunks get their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGroup:
+    """Neighbouring rows of one slab with equally many tokens: one attention call a layer.
+
+    Attributes:
+        first_token: where its tokens begin in the flat row; they are ``rows * queries`` many.
+        first_row: its rows are ``first_row … first_row + rows - 1`` of the slab.
+        queries: tokens of each row.
+        context: positions that its longest row has, this step's included.
+        positions: [rows, queries], the position of each token in its sequence.
+    """
+
+    slab: int
+    first_token: int
+    first_row: int
+    rows: int
+    queries: int
+    context: int
+    positions: Tensor
+
+    @property
+    def from_start(self) -> bool:
+        """One row at its beginning, so that a plain causal mask is the upper-left triangle."""
+        return self.rows == 1 and self.queries == self.context
+
+
+@dataclass(frozen=True, slots=True)
+class SlabWrite:
+    """Tokens ``first_token … last_token - 1`` go to flat positions ``index`` of a slab."""
+
+    slab: int
+    first_token: int
+    last_token: int
+    index: Tensor  # [tokens], row * capacity + position
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """One forward pass.
+
+    Attributes:
+        input_ids, positions: [1, num_tokens].
+        logit_indices: [samples], the flat tokens whose logits are wanted.
+        sampling: the scheduled sequences behind them, in the same order.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    groups: tuple[AttentionGroup, ...]
+    writes: tuple[SlabWrite, ...]
+    logit_indices: Tensor
+    sampling: tuple[ScheduledSequence, ...]
+
+
+def build_model_input(plan: SchedulerOutput, pool: KVPool) -> ModelInput:
+    """Lay out the scheduled tokens slab by slab, rows in order within a slab."""
+    items = sorted(plan.scheduled, key=lambda item: (item.row.slab, item.row.row))
+    token_ids: list[int] = []
+    positions: list[int] = []
+    logit_indices: list[int] = []
+    for item in items:
+        end = item.start + item.num_tokens
+        token_ids.extend(item.sequence.token_ids[item.start : end])
+        positions.extend(range(item.start, end))
+        if item.samples:
+            logit_indices.append(len(token_ids) - 1)
+    # One host tensor, one transfer: [2, num_tokens].
+    flat = torch.tensor([token_ids, positions], dtype=torch.long).to(pool.device)
+    return ModelInput(
+        input_ids=flat[:1],
+        positions=flat[1:],
+        groups=tuple(_attention_groups(items, flat[1])),
+        writes=tuple(_slab_writes(items, flat[1], pool)),
+        logit_indices=torch.tensor(logit_indices, dtype=torch.long, device=pool.device),
+        sampling=tuple(item for item in items if item.samples),
+    )
+
+
+def _attention_groups(
+    items: list[ScheduledSequence], positions: Tensor
+) -> Iterator[AttentionGroup]:
+    first_token = 0
+    for run in _runs(items):
+        first = run[0]
+        tokens = len(run) * first.num_tokens
+        yield AttentionGroup(
+            slab=first.row.slab,
+            first_token=first_token,
+            first_row=first.row.row,
+            rows=len(run),
+            queries=first.num_tokens,
+            context=max(item.start for item in run) + first.num_tokens,
+            positions=positions[first_token : first_token + tokens].view(len(run), -1),
+        )
+        first_token += tokens
+
+
+def _runs(items: list[ScheduledSequence]) -> Iterator[list[ScheduledSequence]]:
+    """Split into runs of adjacent rows that can share one attention call."""
+    run: list[ScheduledSequence] = []
+    for item in items:
+        if run and not (
+            item.num_tokens == run[-1].num_tokens <= MAX_BATCHED_QUERY
+            and item.row.slab == run[-1].row.slab
+            and item.row.row == run[-1].row.row + 1
+        ):
+            yield run
+            run = []
+        run.append(item)
+    if run:
+        yield run
+
+
+def _slab_writes(
+    items: list[ScheduledSequence], positions: Tensor, pool: KVPool
+) -> Iterator[SlabWrite]:
+    first_token = 0
+    for slab, members in groupby(items, key=lambda item: item.row.slab):
+        capacity = pool.slab(slab).inner
+        offsets: list[int] = []
+        for item in members:
+            offsets.extend([item.row.row * capacity] * item.num_tokens)
+        last_token = first_token + len(offsets)
+        index = positions[first_token:last_token] + torch.tensor(offsets, device=pool.device)
+        yield SlabWrite(slab, first_token, last_token, index)
+        first_token = last_token
