@@ -57,8 +57,8 @@ def plan_capacity(config: EngineConfig, loaded: LoadedModel) -> Capacity:
     free = available_memory(device)
     if budget > free:
         raise InsufficientMemoryError(
-            f"--kv-cache-memory asks for {budget / 1e9:.2f} GB and {device} has {free / 1e9:.2f} GB "
-            "free."
+            f"--kv-cache-memory asks for {budget / 1e9:.2f} GB and {device} has only "
+            f"{free / 1e9:.2f} GB free."
         )
     per_token = loaded.model.layout.bytes_per_token(kv_dtype)
     share = cache.prefix_fraction if cache.prefix_caching else 0.0

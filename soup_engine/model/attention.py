@@ -135,7 +135,7 @@ _current_step: Step | None = None
 
 @contextmanager
 def running(step: Step) -> Iterator[None]:
-    """Make ``step`` the one that the hooks belong to; one at a time, as one thread owns the model."""
+    """Make ``step`` the one that the hooks belong to; one thread owns the model."""
     global _current_step
     previous, _current_step = _current_step, step
     try:
