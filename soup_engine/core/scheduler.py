@@ -1,0 +1,276 @@
+"""Decides what every step computes: first come, first served, in tokens per sequence.
+
+A step of the engine reads::
+
+    plan = scheduler.schedule()
+    result = runner.execute(plan)
+    scheduler.complete(plan, result.duration_s)
+    …append the sampled tokens to each sequence's token_ids…
+    scheduler.finish(sequence)  # for each one that ended
+
+Decode, prefill chunk and (later) draft verification are the same thing: a number of tokens for
+a row. A step first gives every decoding row its token, then goes on with prompts that are
+partly computed, then admits waiting sequences.
+
+Two rules keep it fair:
+
+- Age decides. Whoever runs is older than whoever waits, a row that must grow takes memory only
+  from younger sequences, and so the oldest one always advances.
+- While some rows decode, prefill may lengthen their step by ``stall_factor - 1`` for each
+  prompt in want of prefill (waiting for a free place, or partly computed). One long prompt thus
+  costs the decoding rows a bounded stall, and each of many prompts is computed about as fast as
+  if it had come alone. At least one block is computed in such a step, whatever it costs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from soup_engine.config import SchedulerConfig
+from soup_engine.core.kv_cache_manager import KVCacheManager
+from soup_engine.core.plan import ScheduledSequence, SchedulerOutput
+from soup_engine.core.sequence import Sequence, SequenceStatus
+from soup_engine.core.step_cost import StepCostModel
+from soup_engine.errors import QueueFullError
+
+FINISH_INTERVAL_WEIGHT = 0.1
+MAX_RETRY_AFTER_S = 60
+
+
+class Scheduler:
+    """The queue, the running sequences, and the policy between them.
+
+    Iterating yields the running sequences, then the waiting ones, each oldest first.
+
+    Args:
+        clock: monotonic seconds, for ``Sequence.first_scheduled_time``.
+
+    Attributes:
+        preemptions: how often a running sequence was sent back to the queue.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: KVCacheManager,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.preemptions = 0
+        self._config = config
+        self._cache = cache
+        self._clock = clock
+        self._cost = StepCostModel()
+        self._running: list[Sequence] = []  # by age, oldest first
+        self._waiting: deque[Sequence] = deque()  # by age, all younger than the running ones
+        self._unspent_allowance = 0
+        self._busy_s_since_finish = 0.0
+        self._finish_interval_s = 0.0
+
+    def __iter__(self) -> Iterator[Sequence]:
+        yield from self._running
+        yield from self._waiting
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything, be it only to save or free memory."""
+        return bool(self._running or self._waiting or self._cache.has_operations)
+
+    def add(self, *sequences: Sequence) -> None:
+        """Queue the answers of one request, all or none.
+
+        Raises:
+            QueueFullError: more than ``max_waiting`` would wait.
+        """
+        if len(self._waiting) + len(sequences) > self._config.max_waiting:
+            raise QueueFullError(
+                f"{len(self._waiting)} requests are waiting already and at most "
+                f"{self._config.max_waiting} may: try again later.",
+                retry_after=self._retry_after(),
+            )
+        self._waiting.extend(sequences)
+
+    def finish(self, sequence: Sequence, *, keep_prefix: bool = True) -> None:
+        """Remove a sequence that is done, aborted or failed, and free its memory.
+
+        Not between ``schedule`` and ``complete``.
+
+        Args:
+            keep_prefix: False where its keys may be wrong, so that nobody reuses them.
+        """
+        if sequence.row is None:
+            self._waiting.remove(sequence)
+        else:
+            self._running.remove(sequence)
+            self._cache.free(sequence, keep_prefix=keep_prefix)
+            self._finish_interval_s += FINISH_INTERVAL_WEIGHT * (
+                self._busy_s_since_finish - self._finish_interval_s
+            )
+            self._busy_s_since_finish = 0.0
+        sequence.status = SequenceStatus.FINISHED
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan the next step. While anything runs or waits, at least one token is computed."""
+        chosen: list[tuple[Sequence, int]] = []
+        preempted = self._schedule_decodes(chosen)
+        num_decodes = len(chosen)
+        room = self._prefill_room(num_decodes)
+        for sequence in self._running if room else ():
+            if sequence.num_uncomputed_tokens > 1:
+                room -= self._schedule_chunk(sequence, room, chosen)
+        # Memory just ran out: admitting now would only take back what preemption gave.
+        if not preempted or not self._running:
+            room = self._admit(room, chosen)
+        # A chunk cut at a block boundary leaves a rest, which the next step may spend.
+        self._unspent_allowance = min(room, self._cache.block_size - 1) if num_decodes else 0
+        # Rows only now: any of them may have moved while others were given theirs.
+        return SchedulerOutput(
+            scheduled=tuple(_scheduled(sequence, count) for sequence, count in chosen),
+            kv_operations=self._cache.take_operations(),
+            preempted=tuple(preempted),
+        )
+
+    def complete(self, plan: SchedulerOutput, duration_s: float) -> None:
+        """The plan was carried out in ``duration_s``: its tokens have their keys and values.
+
+        Call it before the sampled tokens are appended. Whoever appends fewer tokens than were
+        computed (rejected drafts) lowers ``num_computed_tokens`` to fit.
+        """
+        num_decodes = 0
+        for item in plan.scheduled:
+            sequence = item.sequence
+            sequence.num_computed_tokens = item.start + item.num_tokens
+            if _is_decode(item):
+                num_decodes += 1
+            elif item.samples:
+                self._cache.save_prefix(sequence)  # prefill is complete
+        if plan.scheduled:
+            self._cost.record(
+                num_decodes=num_decodes,
+                num_prefill_tokens=plan.num_tokens - num_decodes,
+                duration_s=duration_s,
+            )
+        self._busy_s_since_finish += duration_s
+
+    def reset(self) -> tuple[Sequence, ...]:
+        """A step failed half way, so nothing is known of what rows and blocks hold.
+
+        The runner drops all its slabs and forgets what its prefix store holds; here every
+        running sequence is finished. Waiting sequences go on waiting.
+
+        Returns:
+            The sequences that were running, for the caller to end with an error.
+        """
+        failed = tuple(self._running)
+        self._running.clear()
+        self._cache.reset()
+        for sequence in failed:
+            sequence.row = None
+            sequence.num_computed_tokens = 0
+            sequence.status = SequenceStatus.FINISHED
+        return failed
+
+    def check_integrity(self) -> None:
+        """Raise ``AssertionError`` with a description when an invariant is broken."""
+        ids = [sequence.sequence_id for sequence in self]
+        assert all(a < b for a, b in pairwise(ids)), "a younger sequence stands before an older"
+        assert len(self._running) <= self._config.max_num_seqs, "too many sequences run"
+        for sequence in self._running:
+            assert sequence.status is SequenceStatus.RUNNING, "a sequence runs with wrong status"
+        for sequence in self._waiting:
+            expected = SequenceStatus.PREEMPTED if sequence.preemptions else SequenceStatus.WAITING
+            assert sequence.status is expected, "a sequence waits with wrong status"
+            assert sequence.row is None, "a waiting sequence holds memory"
+            assert sequence.num_computed_tokens == 0, "a waiting sequence has computed tokens"
+        self._cache.check_integrity(self._running)
+
+    def _schedule_decodes(self, chosen: list[tuple[Sequence, int]]) -> list[Sequence]:
+        """One token for each decoding row, oldest first; returns whom that cost its place."""
+        preempted: list[Sequence] = []
+        # Victims come off the end, so the sequences before the present one stay where they are.
+        for sequence in self._running:
+            num_tokens = sequence.num_tokens
+            if num_tokens - sequence.num_computed_tokens != 1:
+                continue
+            while not self._cache.grow(sequence, num_tokens):
+                preempted.append(self._preempt_youngest())
+                if preempted[-1] is sequence:
+                    return preempted
+            chosen.append((sequence, 1))
+        return preempted
+
+    def _preempt_youngest(self) -> Sequence:
+        sequence = self._running.pop()
+        self._cache.free(sequence)
+        sequence.status = SequenceStatus.PREEMPTED
+        sequence.preemptions += 1
+        self.preemptions += 1
+        self._waiting.appendleft(sequence)
+        return sequence
+
+    def _prefill_room(self, num_decodes: int) -> int:
+        """Prefill tokens that this step may have beside its decode rows."""
+        budget = self._config.max_num_batched_tokens - num_decodes
+        if num_decodes == 0:
+            return budget
+        free_places = self._config.max_num_seqs - len(self._running)
+        num_pending = len(self._running) - num_decodes + min(len(self._waiting), free_places)
+        if num_pending == 0 or self._cost.wants_decode_only_step:
+            return 0
+        allowance = self._unspent_allowance + self._cost.prefill_tokens_within(
+            1.0 + (self._config.stall_factor - 1.0) * num_pending, num_decodes=num_decodes
+        )
+        return min(budget, max(allowance, self._cache.block_size))
+
+    def _admit(self, room: int, chosen: list[tuple[Sequence, int]]) -> int:
+        """Admit waiting sequences while places, tokens and memory last; returns the room left."""
+        while room and self._waiting and len(self._running) < self._config.max_num_seqs:
+            sequence = self._waiting[0]
+            if not self._cache.allocate(sequence):
+                break
+            self._running.append(self._waiting.popleft())
+            sequence.status = SequenceStatus.RUNNING
+            if sequence.first_scheduled_time is None:
+                sequence.first_scheduled_time = self._clock()
+            room -= self._schedule_chunk(sequence, room, chosen)
+        return room
+
+    def _schedule_chunk(
+        self, sequence: Sequence, room: int, chosen: list[tuple[Sequence, int]]
+    ) -> int:
+        """The sequence's next tokens, at most ``room``, cut at the end of a block if it can be."""
+        start = sequence.num_computed_tokens
+        end = min(start + room, sequence.num_tokens)
+        if end < sequence.num_tokens and end - end % self._cache.block_size > start:
+            end -= end % self._cache.block_size
+        if end > start:
+            chosen.append((sequence, end - start))
+        return end - start
+
+    def _retry_after(self) -> int:
+        """Seconds in which the next sequence will probably finish and one more be admitted."""
+        interval_s = math.ceil(max(self._finish_interval_s, self._busy_s_since_finish))
+        return min(max(interval_s, 1), MAX_RETRY_AFTER_S)
+
+
+def _scheduled(sequence: Sequence, num_tokens: int) -> ScheduledSequence:
+    start = sequence.num_computed_tokens
+    assert sequence.row is not None, "a scheduled sequence has a row"
+    samples = start + num_tokens == sequence.num_tokens
+    return ScheduledSequence(sequence, start, num_tokens, sequence.row, samples)
+
+
+def _is_decode(item: ScheduledSequence) -> bool:
+    return item.num_tokens == 1 and item.start >= item.sequence.num_prompt_tokens
