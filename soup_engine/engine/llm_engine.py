@@ -83,10 +83,10 @@ class LLMEngine:
     def add_request(self, request: GenerationRequest) -> None:
         """Queue a request, one sequence for each of its answers."""
         sequences = build_sequences(request, self._sequence_ids)
+        self.scheduler.add(*sequences)
         self._sequences[request.request_id] = sequences
         for sequence in sequences:
             self.output_processor.add(sequence)
-            self.scheduler.add(sequence)
         self.metrics.record_accepted(len(request.prompt_token_ids))
 
     def abort(self, request_id: str) -> list[RequestOutput]:
@@ -106,11 +106,10 @@ class LLMEngine:
         plan = self.scheduler.schedule()
         if plan.empty:
             return []
-        self._note_first_scheduled(plan)
         try:
             result = self.runner.execute(plan)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
-            return self._fail_step(plan, error)
+            return self._fail_step(error)
         self.scheduler.complete(plan, result.duration_s)
         now = time.monotonic()
         outputs = [self._advance(sequence, tokens, now) for sequence, tokens in result.sampled]
@@ -139,11 +138,14 @@ class LLMEngine:
 
     def check_integrity(self) -> None:
         """Invariants of scheduler and memory; for tests."""
-        self.kv.check_integrity()
-        running = {id(sequence) for sequence in self.scheduler.running}
-        known = {id(sequence) for sequences in self._sequences.values() for sequence in sequences}
-        assert running <= known, "the scheduler runs a sequence of no known request"
-        assert self.has_work or not known, "a request is left that nobody works on"
+        self.scheduler.check_integrity()
+        known = {
+            sequence
+            for sequences in self._sequences.values()
+            for sequence in sequences
+            if not sequence.finished
+        }
+        assert known == set(self.scheduler), "requests and scheduled sequences differ"
 
     def _advance(
         self, sequence: Sequence, tokens: tuple[SampledToken, ...] | None, now: float
@@ -166,17 +168,17 @@ class LLMEngine:
             self._release(sequence, output)
         return output
 
-    def _fail_step(self, plan: SchedulerOutput, error: Exception) -> list[RequestOutput]:
-        """End the sequences of a step that raised; the others go on."""
+    def _fail_step(self, error: Exception) -> list[RequestOutput]:
+        """A step broke off half way: end what was running; what waits starts on clean memory."""
         logger.error("a step of the engine failed", exc_info=error)
         now = time.monotonic()
-        self.scheduler.complete(plan, 0.0)
         public = EngineStepError("A step of the engine failed; the log of the server says why.")
         outputs = []
-        for item in plan.scheduled:
-            output = self.output_processor.finish(item.sequence, FinishReason.ERROR, now, public)
-            self._release(item.sequence, output)
+        for sequence in self.scheduler.reset():
+            output = self.output_processor.finish(sequence, FinishReason.ERROR, now, public)
+            self._forget(sequence, output)
             outputs.append(output)
+        self.runner.pool.reset()
         return outputs
 
     def _end(
@@ -193,8 +195,13 @@ class LLMEngine:
         return outputs
 
     def _release(self, sequence: Sequence, output: RequestOutput) -> None:
-        """Give back what an ended sequence holds, and count it."""
-        self.scheduler.finish(sequence)
+        """Give back what an ended sequence holds."""
+        failed = output.finish_reason is FinishReason.ERROR
+        self.scheduler.finish(sequence, keep_prefix=not failed)
+        self._forget(sequence, output)
+
+    def _forget(self, sequence: Sequence, output: RequestOutput) -> None:
+        """Drop what is known of an ended sequence, and count it."""
         self.runner.sampler.forget(sequence)
         sequences = self._sequences[sequence.request_id]
         if all(other.finished for other in sequences):
@@ -208,15 +215,6 @@ class LLMEngine:
             adapter=sequence.adapter,
         )
 
-    def _note_first_scheduled(self, plan: SchedulerOutput) -> None:
-        now = time.monotonic()
-        for item in plan.scheduled:
-            sequence = item.sequence
-            if sequence.first_scheduled_time is None:
-                sequence.first_scheduled_time = now
-                self.metrics.record_first_scheduled(now - sequence.arrival_time)
-                self.metrics.record_prefix(sequence.num_prompt_tokens, sequence.num_cached_tokens)
-
     def _count_step(
         self,
         plan: SchedulerOutput,
@@ -224,10 +222,16 @@ class LLMEngine:
         outputs: list[RequestOutput],
         now: float,
     ) -> None:
-        prompt_tokens = sum(
-            max(0, min(item.start + item.num_tokens, item.sequence.num_prompt_tokens) - item.start)
-            for item in plan.scheduled
-        )
+        prompt_tokens = 0
+        for item in plan.scheduled:
+            sequence = item.sequence
+            end = min(item.start + item.num_tokens, sequence.num_prompt_tokens)
+            prompt_tokens += max(0, end - item.start)
+            if item.start == sequence.num_cached_tokens and sequence.preemptions == 0:
+                assert sequence.first_scheduled_time is not None, "it was just scheduled"
+                queue_s = sequence.first_scheduled_time - sequence.arrival_time
+                self.metrics.record_first_scheduled(queue_s)
+                self.metrics.record_prefix(sequence.num_prompt_tokens, sequence.num_cached_tokens)
         self.metrics.record_step(
             now=now,
             duration_s=result.duration_s,

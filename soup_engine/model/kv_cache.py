@@ -146,6 +146,12 @@ class KVPool:
         self._slabs: dict[int, PlaneBlock] = {}
         self._store = PlaneBlock(layout, dtype, device, num_prefix_blocks, block_size)
 
+    def reset(self) -> None:
+        """Drop all slabs and forget what the prefix store holds."""
+        self._slabs.clear()
+        for tensor in self._store.tensors:
+            tensor.zero_()
+
     def slab(self, slab: int) -> PlaneBlock:
         return self._slabs[slab]
 

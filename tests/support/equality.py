@@ -105,7 +105,9 @@ def run(
     return answers
 
 
-def mixed_traffic(seed: int, count: int = 12) -> tuple[list[tuple[int, GenerationRequest]], dict[int, str]]:
+def mixed_traffic(
+    seed: int, count: int = 12
+) -> tuple[list[tuple[int, GenerationRequest]], dict[int, str]]:
     """Prompts of many lengths, some alike at their start, arriving while others run; one abort."""
     rng = random.Random(seed)
     shared = tuple(rng.randrange(256) for _ in range(40))
