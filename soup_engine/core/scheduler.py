@@ -98,8 +98,8 @@ class Scheduler:
         """
         if len(self._waiting) + len(sequences) > self._config.max_waiting:
             raise QueueFullError(
-                f"{len(self._waiting)} requests are waiting already and at most "
-                f"{self._config.max_waiting} may: try again later.",
+                f"{len(self._waiting)} answers are waiting already, {len(sequences)} more are "
+                f"asked for, and at most {self._config.max_waiting} may wait: try again later.",
                 retry_after=self._retry_after(),
             )
         self._waiting.extend(sequences)
