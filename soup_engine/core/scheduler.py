@@ -9,17 +9,20 @@ A step of the engine reads::
     scheduler.finish(sequence)  # for each one that ended
 
 Decode, prefill chunk and (later) draft verification are the same thing: a number of tokens for
-a row. A step first gives every decoding row its token, then goes on with prompts that are
-partly computed, then admits waiting sequences.
+a row. A step first gives every decoding row its token, then admits waiting sequences while
+there is room, then shares the room among all prompts that are not computed yet.
 
-Two rules keep it fair:
+Three rules keep it fair:
 
 - Age decides. Whoever runs is older than whoever waits, a row that must grow takes memory only
   from younger sequences, and so the oldest one always advances.
-- While some rows decode, prefill may lengthen their step by ``stall_factor - 1`` for each
-  prompt in want of prefill (waiting for a free place, or partly computed). One long prompt thus
-  costs the decoding rows a bounded stall, and each of many prompts is computed about as fast as
-  if it had come alone. At least one block is computed in such a step, whatever it costs.
+- While rows decode, ``n`` pending prompts (partly computed, or waiting for a place that is
+  free) may together lengthen a step to ``1 + (stall_factor - 1) * n²`` times what it takes
+  without them, and to one block for each of them at least. One prompt, however long, thus
+  costs the decoding rows a bounded stall. Many are computed at once: while they wait, more
+  rows stand idle than decode.
+- Short prompts go before long ones, so that none waits for a long one beside it; the oldest
+  prompt gets an even share of the room at least, so that it ends, too.
 """
 
 from __future__ import annotations
@@ -67,7 +70,6 @@ class Scheduler:
         self._cost = StepCostModel()
         self._running: list[Sequence] = []  # by age, oldest first
         self._waiting: deque[Sequence] = deque()  # by age, all younger than the running ones
-        self._unspent_allowance = 0
         self._busy_s_since_finish = 0.0
         self._finish_interval_s = 0.0
 
@@ -96,8 +98,8 @@ class Scheduler:
         """
         if len(self._waiting) + len(sequences) > self._config.max_waiting:
             raise QueueFullError(
-                f"{len(self._waiting)} requests are waiting already and at most "
-                f"{self._config.max_waiting} may: try again later.",
+                f"{len(self._waiting)} answers are waiting already, {len(sequences)} more are "
+                f"asked for, and at most {self._config.max_waiting} may wait: try again later.",
                 retry_after=self._retry_after(),
             )
         self._waiting.extend(sequences)
@@ -126,15 +128,12 @@ class Scheduler:
         chosen: list[tuple[Sequence, int]] = []
         preempted = self._schedule_decodes(chosen)
         num_decodes = len(chosen)
-        room = self._prefill_room(num_decodes)
-        for sequence in self._running if room else ():
-            if sequence.num_uncomputed_tokens > 1:
-                room -= self._schedule_chunk(sequence, room, chosen)
-        # Memory just ran out: admitting now would only take back what preemption gave.
-        if not preempted or not self._running:
-            room = self._admit(room, chosen)
-        # A chunk cut at a block boundary leaves a rest, which the next step may spend.
-        self._unspent_allowance = min(room, self._cache.block_size - 1) if num_decodes else 0
+        room, share = self._prefill_room(num_decodes)
+        prompts = [s for s in self._running if s.num_uncomputed_tokens > 1]
+        # Where memory just ran out, admitting would only take back what preemption gave.
+        if room and (not preempted or not self._running):
+            self._admit(prompts, room, share)
+        self._schedule_chunks(prompts, room, share, chosen)
         # Rows only now: any of them may have moved while others were given theirs.
         return SchedulerOutput(
             scheduled=tuple(_scheduled(sequence, count) for sequence, count in chosen),
@@ -220,49 +219,62 @@ class Scheduler:
         self._waiting.appendleft(sequence)
         return sequence
 
-    def _prefill_room(self, num_decodes: int) -> int:
-        """Prefill tokens that this step may have beside its decode rows."""
+    def _prefill_room(self, num_decodes: int) -> tuple[int, int]:
+        """Prefill tokens that this step may have beside its decode rows, and the even share of
+        them that the oldest prompt is sure of."""
         budget = self._config.max_num_batched_tokens - num_decodes
-        if num_decodes == 0:
-            return budget
         free_places = self._config.max_num_seqs - len(self._running)
         num_pending = len(self._running) - num_decodes + min(len(self._waiting), free_places)
-        if num_pending == 0 or self._cost.wants_decode_only_step:
-            return 0
-        allowance = self._unspent_allowance + self._cost.prefill_tokens_within(
-            1.0 + (self._config.stall_factor - 1.0) * num_pending, num_decodes=num_decodes
-        )
-        return min(budget, max(allowance, self._cache.block_size))
+        if num_pending == 0:
+            return 0, 0
+        block_size = self._cache.block_size
+        if num_decodes:
+            if self._cost.wants_decode_only_step:
+                return 0, 0
+            stall = 1.0 + (self._config.stall_factor - 1.0) * num_pending**2
+            allowance = self._cost.prefill_tokens_within(stall, num_decodes=num_decodes)
+            budget = min(budget, max(allowance, num_pending * block_size))
+        return budget, min(budget, max(block_size, budget // num_pending))
 
-    def _admit(self, room: int, chosen: list[tuple[Sequence, int]]) -> int:
-        """Admit waiting sequences while places, tokens and memory last; returns the room left."""
-        while room and self._waiting and len(self._running) < self._config.max_num_seqs:
+    def _admit(self, prompts: list[Sequence], room: int, share: int) -> None:
+        """Admit waiting sequences to ``prompts`` while places, tokens and memory last."""
+        unclaimed = room - sum(prompt.num_uncomputed_tokens for prompt in prompts[1:])
+        while self._waiting and len(self._running) < self._config.max_num_seqs:
+            if prompts and unclaimed - min(share, prompts[0].num_uncomputed_tokens) <= 0:
+                return
             sequence = self._waiting[0]
             if not self._cache.allocate(sequence):
-                break
+                return
+            if prompts:
+                unclaimed -= sequence.num_uncomputed_tokens
             self._running.append(self._waiting.popleft())
+            prompts.append(sequence)
             sequence.status = SequenceStatus.RUNNING
             if sequence.first_scheduled_time is None:
                 sequence.first_scheduled_time = self._clock()
-            room -= self._schedule_chunk(sequence, room, chosen)
-        return room
 
-    def _schedule_chunk(
-        self, sequence: Sequence, room: int, chosen: list[tuple[Sequence, int]]
-    ) -> int:
-        """The sequence's next tokens, at most ``room``, cut at the end of a block if it can be."""
-        start = sequence.num_computed_tokens
-        end = min(start + room, sequence.num_tokens)
-        if end < sequence.num_tokens and end - end % self._cache.block_size > start:
-            end -= end % self._cache.block_size
-        if end > start:
-            chosen.append((sequence, end - start))
-        return end - start
+    def _schedule_chunks(
+        self, prompts: list[Sequence], room: int, share: int, chosen: list[tuple[Sequence, int]]
+    ) -> None:
+        """Share the room among the prompts, the one with the least left to compute first."""
+        oldest = prompts[0] if prompts else None
+        reserved = min(share, oldest.num_uncomputed_tokens) if oldest else 0
+        for prompt in sorted(prompts, key=_num_uncomputed_tokens):
+            if prompt is oldest:
+                reserved = 0
+            num_tokens = min(prompt.num_uncomputed_tokens, room - reserved)
+            if num_tokens:
+                chosen.append((prompt, num_tokens))
+                room -= num_tokens
 
     def _retry_after(self) -> int:
         """Seconds in which the next sequence will probably finish and one more be admitted."""
         interval_s = math.ceil(max(self._finish_interval_s, self._busy_s_since_finish))
         return min(max(interval_s, 1), MAX_RETRY_AFTER_S)
+
+
+def _num_uncomputed_tokens(sequence: Sequence) -> int:
+    return sequence.num_uncomputed_tokens
 
 
 def _scheduled(sequence: Sequence, num_tokens: int) -> ScheduledSequence:

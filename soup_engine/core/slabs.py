@@ -66,6 +66,7 @@ class SlabPool:
     the memory as it is between two steps.
 
     Attributes:
+        operations: the caller's list, which the caller empties.
         num_created_tokens: tokens that all created slabs take, used or not.
         num_used_tokens: tokens that the rows of sequences take.
     """
@@ -92,7 +93,7 @@ class SlabPool:
         self.num_used_tokens = 0
         self._slab_tokens = min(slab_tokens, num_tokens // MIN_SLABS_IN_BUDGET)
         self._max_rows = min(max_num_seqs, MAX_SLAB_ROWS)
-        self._operations = operations
+        self.operations = operations
         self._next_id = 0
         self._slabs: dict[int, Slab] = {}
         self._by_capacity: dict[int, list[Slab]] = {c: [] for c in self.capacities}
@@ -189,7 +190,7 @@ class SlabPool:
         self._slabs[slab.slab_id] = slab
         self._by_capacity[capacity].append(slab)
         self.num_created_tokens += slab.num_tokens
-        self._operations.append(CreateSlab(slab.slab_id, rows, capacity))
+        self.operations.append(CreateSlab(slab.slab_id, rows, capacity))
         return slab
 
     def _vacate(self, hole: RowRef) -> None:
@@ -212,11 +213,11 @@ class SlabPool:
     def _copy(self, sequence: Sequence, source: RowRef) -> None:
         assert sequence.row is not None, "there is a row to copy to"
         if sequence.num_computed_tokens:
-            self._operations.append(MoveRow(source, sequence.row, sequence.num_computed_tokens))
+            self.operations.append(MoveRow(source, sequence.row, sequence.num_computed_tokens))
 
     def _free_spare(self) -> None:
         if self._spare is not None:
             del self._slabs[self._spare.slab_id]
             self.num_created_tokens -= self._spare.num_tokens
-            self._operations.append(FreeSlab(self._spare.slab_id))
+            self.operations.append(FreeSlab(self._spare.slab_id))
             self._spare = None
