@@ -6,46 +6,53 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
 )
-from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from soup_engine.messages import FinishReason
 from soup_engine.metrics.snapshot import CumulativeHistogram, EngineSnapshot, Percentiles
 
-_TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_OPENMETRICS_MEDIA_TYPE = "application/openmetrics-text"
+_OPENMETRICS = "application/openmetrics-text"
+# Asked for any other escaping, prometheus_client turns the colons in sample names into
+# underscores. With this one our names, which need no escaping, come out as they are.
+_OPENMETRICS_ENCODING = f"{_OPENMETRICS}; version=1.0.0; escaping=allow-utf-8"
+_OPENMETRICS_CONTENT_TYPE = f"{_OPENMETRICS}; version=1.0.0; charset=utf-8"
 
 _HISTOGRAMS = {
-    "ttft": ("vllm:time_to_first_token_seconds", "Accepted to first token."),
-    "itl": ("vllm:inter_token_latency_seconds", "Gaps between output events of an answer."),
-    "tpot": (
-        "vllm:request_time_per_output_token_seconds",
+    "vllm:time_to_first_token_seconds": ("ttft", "Accepted to first token."),
+    "vllm:inter_token_latency_seconds": ("itl", "Gaps between output events of an answer."),
+    "vllm:request_time_per_output_token_seconds": (
+        "tpot",
         "Mean time of an answer's output tokens after the first.",
     ),
-    "e2e": ("vllm:e2e_request_latency_seconds", "Accepted to finished, however it ended."),
-    "queue": ("vllm:request_queue_time_seconds", "Accepted to first scheduled."),
-    "inference": ("vllm:request_inference_time_seconds", "First scheduled to finished."),
-    "prefill": ("vllm:request_prefill_time_seconds", "First scheduled to first token."),
-    "decode": ("vllm:request_decode_time_seconds", "First token to finished."),
-    "prompt_tokens": ("vllm:request_prompt_tokens", "Prompt tokens of an answer."),
-    "prefill_tokens": (
-        "vllm:request_prefill_kv_computed_tokens",
+    "vllm:e2e_request_latency_seconds": ("e2e", "Accepted to finished, however it ended."),
+    "vllm:request_queue_time_seconds": ("queue", "Accepted to first scheduled."),
+    "vllm:request_inference_time_seconds": ("inference", "First scheduled to finished."),
+    "vllm:request_prefill_time_seconds": ("prefill", "First scheduled to first token."),
+    "vllm:request_decode_time_seconds": ("decode", "First token to finished."),
+    "vllm:request_prompt_tokens": ("prompt_tokens", "Prompt tokens of an answer."),
+    "vllm:request_prefill_kv_computed_tokens": (
+        "prefill_tokens",
         "Prompt tokens of an answer that were not found in the prefix cache.",
     ),
-    "generation_tokens": ("vllm:request_generation_tokens", "Output tokens of an answer."),
-    "iteration_tokens": ("vllm:iteration_tokens_total", "Tokens of an engine step."),
-    "request_preemptions": ("vllm:request_num_preemptions", "Preemptions of an answer."),
-    "step": ("soup:step_duration_seconds", "Duration of an engine step."),
+    "vllm:request_generation_tokens": ("generation_tokens", "Output tokens of an answer."),
+    # In vLLM the longest of a request's n answers. Here every answer counts by itself, which is
+    # the same for n = 1.
+    "vllm:request_max_num_generation_tokens": ("generation_tokens", "Output tokens of an answer."),
+    "vllm:iteration_tokens_total": ("iteration_tokens", "Tokens of an engine step."),
+    "vllm:request_num_preemptions": ("request_preemptions", "Preemptions of an answer."),
+    "soup:step_duration_seconds": ("step", "Duration of an engine step."),
 }
-"""Family name and help, by the names in ``EngineSnapshot.histograms``."""
+"""Name in ``EngineSnapshot.histograms`` and help, by family. A backend that does not measure
+something has no such family."""
 
 
 def render_json(snapshot: EngineSnapshot) -> dict[str, Any]:
@@ -62,7 +69,6 @@ def render_json(snapshot: EngineSnapshot) -> dict[str, Any]:
         "uptime_s": _finite(snapshot.uptime_s),
         "requests_total": counters.requests,
         "requests_rejected_total": counters.rejected,
-        "requests_failed_total": counters.finished_by_reason.get(FinishReason.ERROR.value, 0),
         "answers_finished_total": dict(counters.finished_by_reason),
         "client_disconnects_total": counters.disconnects,
         "prompt_tokens_total": counters.prompt_tokens,
@@ -109,9 +115,12 @@ def render_prometheus(snapshot: EngineSnapshot, accept: str = "") -> tuple[bytes
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_SnapshotCollector(snapshot))
     accepted = (item.partition(";")[0].strip().lower() for item in accept.split(","))
-    if _OPENMETRICS_MEDIA_TYPE in accepted:
-        return openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST
-    return generate_latest(registry), _TEXT_CONTENT_TYPE
+    if _OPENMETRICS in accepted:
+        encode, _ = choose_encoder(_OPENMETRICS_ENCODING)
+        return encode(registry), _OPENMETRICS_CONTENT_TYPE
+    # The header itself is not handed on: choose_encoder fails on a malformed version in it.
+    encode, content_type = choose_encoder("")
+    return encode(registry), content_type
 
 
 def _finite(value: float | None) -> float | None:
@@ -143,15 +152,9 @@ class _SnapshotCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._gauges()
         yield from self._counters()
-        for key, (name, documentation) in _HISTOGRAMS.items():
-            yield self._histogram(name, documentation, self._snapshot.histograms[key])
-        # An own family and not a part of the one above: with one answer a request, which is all
-        # that an answer knows of, the longest answer of a request is the answer.
-        yield self._histogram(
-            "vllm:request_max_num_generation_tokens",
-            "Output tokens of the longest answer of a request, each answer being one.",
-            self._snapshot.histograms["generation_tokens"],
-        )
+        for name, (key, documentation) in _HISTOGRAMS.items():
+            if key in self._snapshot.histograms:
+                yield self._histogram(name, documentation, self._snapshot.histograms[key])
 
     def _gauges(self) -> Iterator[Metric]:
         snapshot = self._snapshot
@@ -189,11 +192,6 @@ class _SnapshotCollector(Collector):
             ("vllm:generation_tokens", "Output tokens.", counters.generation_tokens),
             ("soup:requests_accepted", "Requests taken into the queue.", counters.requests),
             ("soup:requests_rejected", "Requests refused before the queue.", counters.rejected),
-            (
-                "soup:requests_failed",
-                "Answers that the engine failed to finish.",
-                by_reason.get(FinishReason.ERROR.value, 0),
-            ),
             ("soup:client_disconnects", "Clients gone before the end.", counters.disconnects),
             ("soup:engine_steps", "Engine steps.", counters.steps),
         ):

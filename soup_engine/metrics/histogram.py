@@ -1,8 +1,8 @@
 """Two histograms of bounded size: one for percentiles, one for Prometheus.
 
 ``LogHistogram`` has logarithmic buckets in the manner of DDSketch (Masson, Rim and Lee, 2019):
-with gamma = (1 + alpha) / (1 - alpha), any value in [gamma^(i-1), gamma^i) is within the relative error alpha of
-2 gamma^i / (gamma + 1). It can be merged and unmerged without loss, which averages of percentiles
+with g = (1 + a) / (1 - a), any value in [g^(i-1), g^i) is within the relative error a of
+2 g^i / (g + 1). It can be merged and unmerged without loss, which averages of percentiles
 cannot. ``BucketHistogram`` counts with bounds given from outside.
 """
 
@@ -34,7 +34,7 @@ _ESTIMATES = (
     *(LOWEST_S * 2 * _GAMMA**index / (_GAMMA + 1) for index in range(1, NUM_BUCKETS - 1)),
     HIGHEST_S,
 )
-"""The duration, by bucket, that is within alpha of all durations in it."""
+"""The duration, by bucket, that is within the error of all durations in it."""
 
 
 def nearest_rank(quantile: float, count: int) -> int:
