@@ -148,12 +148,12 @@ class LLMEngine:
         assert known == set(self.scheduler), "requests and scheduled sequences differ"
 
     def _advance(
-        self, sequence: Sequence, tokens: tuple[SampledToken, ...] | None, now: float
+        self, sequence: Sequence, tokens: tuple[SampledToken, ...], now: float
     ) -> RequestOutput:
         """Hand sampled tokens to the output processor and note what time they took."""
         previous = sequence.last_output_time
         waited_for_text = sequence.first_token_time is None
-        if tokens is None:
+        if not tokens:
             error = EngineStepError(
                 "The model produced no valid probabilities for this request; its answer ends here."
             )
@@ -178,7 +178,7 @@ class LLMEngine:
             output = self.output_processor.finish(sequence, FinishReason.ERROR, now, public)
             self._forget(sequence, output)
             outputs.append(output)
-        self.runner.pool.reset()
+        self.runner.reset()
         return outputs
 
     def _end(

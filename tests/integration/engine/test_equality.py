@@ -20,9 +20,11 @@ from transformers.masking_utils import causal_mask_function
 from soup_engine.messages import FinishReason
 from soup_engine.metrics.recorder import EngineIdentity
 from soup_engine.model import attention, model_runner
+from soup_engine.model.decode_graphs import DecodeGraphs
 from soup_engine.model.kv_cache import KVPool, Plane
 from soup_engine.model.loader import LoadedModel
 from soup_engine.model.model_input import AttentionGroup, ModelInput
+from soup_engine.model.model_runner import ModelRunner
 from tests.support.equality import (
     Answer,
     Reference,
@@ -109,6 +111,27 @@ def test_chunk_boundaries(budget: int, loaded: Loader, reference: References) ->
     assert compare(reference("gemma2"), list(answers.values())) == []
 
 
+def test_padded_decode_steps(loaded: Loader, reference: References) -> None:
+    """What a CUDA graph replays, computed on the CPU: padding, fixed buffers, whole slabs."""
+
+    def recompute(step: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+        output = step().clone()
+
+        def replay() -> None:
+            output.copy_(step())
+
+        return output, replay
+
+    engine = make_engine(loaded("gemma2"), max_num_batched_tokens=24)
+    runner = engine.runner
+    graphs = DecodeGraphs(runner.model, runner.pool, recompute)
+    engine.runner = ModelRunner(runner.model, runner.pool, runner.sampler, graphs)
+    arrivals, aborts = mixed_traffic(seed=9)
+    answers = run(engine, arrivals, aborts)
+    assert compare(reference("gemma2"), list(answers.values())) == []
+    assert len(graphs) > 0
+
+
 def test_alone_and_in_a_batch_are_the_same(loaded: Loader) -> None:
     arrivals, _ = mixed_traffic(seed=5)
     together = run(make_engine(loaded("qwen3")), arrivals)
@@ -166,7 +189,7 @@ def test_a_quantised_cache_stays_close(loaded: Loader, reference: References) ->
 
 
 def _no_causal_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    def all_visible(rule: Any, group: AttentionGroup) -> Tensor:
+    def all_visible(_rule: Any, group: AttentionGroup) -> Tensor:
         return torch.ones((group.rows, 1, group.queries, group.context), dtype=torch.bool)
 
     monkeypatch.setattr(attention, "visible_positions", all_visible)

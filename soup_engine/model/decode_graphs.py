@@ -1,0 +1,172 @@
+"""Decode steps captured once as CUDA graphs and replayed, by batch-size bucket.
+
+A decode step launches hundreds of small kernels, and on a GPU the launching is what takes the
+time. A graph replays them in one go, at fixed addresses and shapes. So a step whose rows fit a
+captured shape has its inputs copied into that graph's buffers: the rows of each slab padded to
+a power of two, attention over the whole capacity of the slab. Padding repeats the slab's first
+row, token and position and all: it writes the same keys to the same place once more, so no
+other row can be harmed, and its logits are dropped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from soup_engine.model.causal_lm import CausalLM
+from soup_engine.model.kv_cache import KVPool
+from soup_engine.model.model_input import AttentionGroup, ModelInput, SlabWrite
+
+MAX_GRAPHS = 32
+SIGHTINGS_BEFORE_CAPTURE = 4
+"""A shape is captured once it came so often: capturing costs as much as some dozens of steps."""
+
+Shape: TypeAlias = tuple[tuple[int, int], ...]
+"""(slab, padded rows) of each slab in the step."""
+
+Capture: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Tensor, Callable[[], None]]]
+"""Runs a function once and returns its output tensor with a way to compute it anew in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """A captured step: ``replay`` turns what stands in ``buffers`` into ``logits``."""
+
+    buffers: ModelInput
+    logits: Tensor  # [padded rows, vocab]
+    replay: Callable[[], None]
+
+
+class DecodeGraphs:
+    """Captured decode steps of one model over one pool.
+
+    Args:
+        capture: how to capture; ``cuda_capture`` but in tests.
+    """
+
+    def __init__(self, model: CausalLM, pool: KVPool, capture: Capture) -> None:
+        self._model = model
+        self._pool = pool
+        self._capture = capture
+        self._graphs: OrderedDict[Shape, _Graph] = OrderedDict()
+        self._sightings: Counter[Shape] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def forward(self, model_input: ModelInput) -> Tensor | None:
+        """Logits of the step, [samples, vocab], or ``None`` when no graph fits it (yet)."""
+        shape = self._shape(model_input)
+        if shape is None:
+            return None
+        padding, kept = _padding(model_input.groups, shape)
+        index = torch.tensor(padding, device=self._pool.device)
+        graph = self._graphs.get(shape)
+        if graph is None:
+            self._sightings[shape] += 1
+            if self._sightings[shape] < SIGHTINGS_BEFORE_CAPTURE:
+                return None
+            graph = self._add(shape, model_input, index)
+        else:
+            self._graphs.move_to_end(shape)
+            _fill(graph.buffers, model_input, index)
+            graph.replay()
+        return graph.logits[torch.tensor(kept, device=self._pool.device)]
+
+    def forget_slab(self, slab: int) -> None:
+        """Drop the graphs that point into a slab that is being freed."""
+        for shape in [shape for shape in self._graphs if any(slab == key for key, _ in shape)]:
+            del self._graphs[shape]
+        for shape in [shape for shape in self._sightings if any(slab == key for key, _ in shape)]:
+            del self._sightings[shape]
+
+    def clear(self) -> None:
+        self._graphs.clear()
+        self._sightings.clear()
+
+    def _shape(self, model_input: ModelInput) -> Shape | None:
+        groups = model_input.groups
+        if len(model_input.sampling) != model_input.input_ids.shape[1]:
+            return None
+        if any(group.first_row != 0 or group.queries != 1 for group in groups):
+            return None
+        return tuple(
+            (group.slab, min(_next_power_of_two(group.rows), self._pool.slab(group.slab).outer))
+            for group in groups
+        )
+
+    def _add(self, shape: Shape, model_input: ModelInput, index: Tensor) -> _Graph:
+        buffers = self._buffers(shape, index.shape[0])
+        _fill(buffers, model_input, index)
+        logits, replay = self._capture(lambda: self._model.forward(buffers, self._pool))
+        # Capturing records without computing.
+        replay()
+        graph = _Graph(buffers, logits, replay)
+        self._graphs[shape] = graph
+        if len(self._graphs) > MAX_GRAPHS:
+            self._graphs.popitem(last=False)
+        return graph
+
+    def _buffers(self, shape: Shape, num_tokens: int) -> ModelInput:
+        """Inputs at fixed addresses for all steps of a shape."""
+        device = self._pool.device
+        flat = torch.zeros((2, num_tokens), dtype=torch.long, device=device)
+        index = torch.zeros(num_tokens, dtype=torch.long, device=device)
+        groups, writes = [], []
+        first = 0
+        for slab, rows in shape:
+            last = first + rows
+            context = self._pool.slab(slab).inner
+            positions = flat[1, first:last].view(rows, 1)
+            groups.append(AttentionGroup(slab, first, 0, rows, 1, context, positions))
+            writes.append(SlabWrite(slab, first, last, index[first:last]))
+            first = last
+        return ModelInput(
+            input_ids=flat[:1],
+            positions=flat[1:],
+            groups=tuple(groups),
+            writes=tuple(writes),
+            logit_indices=torch.arange(num_tokens, device=device),
+            sampling=(),
+        )
+
+
+def cuda_capture(step: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+    """Capture a step on the current CUDA device, after a warm-up beside the main stream."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = step()
+    return output, graph.replay
+
+
+def _padding(groups: tuple[AttentionGroup, ...], shape: Shape) -> tuple[list[int], list[int]]:
+    """For each padded row, the flat token that it repeats; and which padded rows are real."""
+    padding: list[int] = []
+    kept: list[int] = []
+    for group, (_, rows) in zip(groups, shape, strict=True):
+        kept.extend(range(len(padding), len(padding) + group.rows))
+        padding.extend(range(group.first_token, group.first_token + group.rows))
+        padding.extend([group.first_token] * (rows - group.rows))
+    return padding, kept
+
+
+def _fill(buffers: ModelInput, model_input: ModelInput, index: Tensor) -> None:
+    buffers.input_ids.copy_(model_input.input_ids[:, index])
+    buffers.positions.copy_(model_input.positions[:, index])
+    places = torch.cat([write.index for write in model_input.writes])[index]
+    for write in buffers.writes:
+        write.index.copy_(places[write.first_token : write.last_token])
+
+
+def _next_power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
