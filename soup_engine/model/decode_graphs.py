@@ -4,22 +4,22 @@ A decode step launches hundreds of small kernels, and on a GPU the launching is 
 time. A graph replays them in one go, at fixed addresses and shapes. So a step whose rows fit a
 captured shape has its inputs copied into that graph's buffers: the rows of each slab padded to
 a power of two, attention over the whole capacity of the slab. Padding repeats the slab's first
-row, token and position and all: it writes the same keys to the same place once more, so no
-other row can be harmed, and its logits are dropped.
+token, its logits are dropped, and its keys go to the position behind the first row's capacity,
+which nobody reads: the row that it stands for may be somebody's.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from soup_engine.model.causal_lm import CausalLM
-from soup_engine.model.kv_cache import KVPool
+from soup_engine.model.kv_cache import PADDING_POSITIONS, KVPool
 from soup_engine.model.model_input import AttentionGroup, ModelInput, SlabWrite
 
 MAX_GRAPHS = 32
@@ -35,11 +35,24 @@ Capture: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Tensor, Callable[[],
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """A captured step: ``replay`` turns what stands in ``buffers`` into ``logits``."""
+    """A captured step: ``replay`` turns what stands in ``buffers`` into ``logits``.
+
+    ``index`` is what the writes of ``buffers`` are slices of; ``unused`` is the same with
+    every row a padded one.
+    """
 
     buffers: ModelInput
+    index: Tensor  # [padded rows]
+    unused: Tensor  # [padded rows]
     logits: Tensor  # [padded rows, vocab]
     replay: Callable[[], None]
+
+    def fill(self, model_input: ModelInput, padding: Tensor, kept: Tensor) -> None:
+        """Copy a step's inputs in; ``padding`` and ``kept`` as ``_padding`` gives them."""
+        self.buffers.input_ids.copy_(model_input.input_ids[:, padding])
+        self.buffers.positions.copy_(model_input.positions[:, padding])
+        self.index.copy_(self.unused)
+        self.index[kept] = torch.cat([write.index for write in model_input.writes])
 
 
 class DecodeGraphs:
@@ -64,19 +77,21 @@ class DecodeGraphs:
         shape = self._shape(model_input)
         if shape is None:
             return None
-        padding, kept = _padding(model_input.groups, shape)
-        index = torch.tensor(padding, device=self._pool.device)
+        padding, kept = (
+            torch.tensor(rows, device=self._pool.device)
+            for rows in _padding(model_input.groups, shape)
+        )
         graph = self._graphs.get(shape)
         if graph is None:
             self._sightings[shape] += 1
             if self._sightings[shape] < SIGHTINGS_BEFORE_CAPTURE:
                 return None
-            graph = self._add(shape, model_input, index)
+            graph = self._add(shape, model_input, padding, kept)
         else:
             self._graphs.move_to_end(shape)
-            _fill(graph.buffers, model_input, index)
-            graph.replay()
-        return graph.logits[torch.tensor(kept, device=self._pool.device)]
+            graph.fill(model_input, padding, kept)
+        graph.replay()
+        return graph.logits[kept]
 
     def forget_slab(self, slab: int) -> None:
         """Drop the graphs that point into a slab that is being freed."""
@@ -100,20 +115,20 @@ class DecodeGraphs:
             for group in groups
         )
 
-    def _add(self, shape: Shape, model_input: ModelInput, index: Tensor) -> _Graph:
-        buffers = self._buffers(shape, index.shape[0])
-        _fill(buffers, model_input, index)
+    def _add(self, shape: Shape, model_input: ModelInput, padding: Tensor, kept: Tensor) -> _Graph:
+        buffers, index = self._buffers(shape, padding.shape[0])
+        unused = index.clone()
+        # Capturing runs the step, so what it writes must go to the right places already.
+        graph = _Graph(buffers, index, unused, torch.empty(0), lambda: None)
+        graph.fill(model_input, padding, kept)
         logits, replay = self._capture(lambda: self._model.forward(buffers, self._pool))
-        # Capturing records without computing.
-        replay()
-        graph = _Graph(buffers, logits, replay)
-        self._graphs[shape] = graph
+        graph = self._graphs[shape] = replace(graph, logits=logits, replay=replay)
         if len(self._graphs) > MAX_GRAPHS:
             self._graphs.popitem(last=False)
         return graph
 
-    def _buffers(self, shape: Shape, num_tokens: int) -> ModelInput:
-        """Inputs at fixed addresses for all steps of a shape."""
+    def _buffers(self, shape: Shape, num_tokens: int) -> tuple[ModelInput, Tensor]:
+        """Inputs at fixed addresses for all steps of a shape, and where they write."""
         device = self._pool.device
         flat = torch.zeros((2, num_tokens), dtype=torch.long, device=device)
         index = torch.zeros(num_tokens, dtype=torch.long, device=device)
@@ -121,12 +136,12 @@ class DecodeGraphs:
         first = 0
         for slab, rows in shape:
             last = first + rows
-            context = self._pool.slab(slab).inner
+            capacity = self._pool.slab(slab).inner - PADDING_POSITIONS
             positions = flat[1, first:last].view(rows, 1)
-            groups.append(AttentionGroup(slab, first, 0, rows, 1, context, positions))
-            writes.append(SlabWrite(slab, first, last, index[first:last]))
+            groups.append(AttentionGroup(slab, first, 0, rows, 1, capacity, positions))
+            writes.append(SlabWrite(slab, first, last, index[first:last].fill_(capacity)))
             first = last
-        return ModelInput(
+        buffers = ModelInput(
             input_ids=flat[:1],
             positions=flat[1:],
             groups=tuple(groups),
@@ -134,6 +149,7 @@ class DecodeGraphs:
             logit_indices=torch.arange(num_tokens, device=device),
             sampling=(),
         )
+        return buffers, index
 
 
 def cuda_capture(step: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
@@ -158,14 +174,6 @@ def _padding(groups: tuple[AttentionGroup, ...], shape: Shape) -> tuple[list[int
         padding.extend(range(group.first_token, group.first_token + group.rows))
         padding.extend([group.first_token] * (rows - group.rows))
     return padding, kept
-
-
-def _fill(buffers: ModelInput, model_input: ModelInput, index: Tensor) -> None:
-    buffers.input_ids.copy_(model_input.input_ids[:, index])
-    buffers.positions.copy_(model_input.positions[:, index])
-    places = torch.cat([write.index for write in model_input.writes])[index]
-    for write in buffers.writes:
-        write.index.copy_(places[write.first_token : write.last_token])
 
 
 def _next_power_of_two(number: int) -> int:

@@ -5,7 +5,7 @@ its operations.
 A *plane* is the keys or the values of one layer. Planes of equal shape lie in one tensor, so
 copying a row or a block through all layers of an ordinary model is one operation:
 
-    slab            [planes, rows, capacity, heads, dim]
+    slab            [planes, rows, capacity + 1, heads, dim]
     prefix store    [planes, blocks, block_size, heads, dim]
 
 The position axis stands before the heads: writing a token is one contiguous copy, and
@@ -29,6 +29,9 @@ from soup_engine.core.plan import (
     SaveBlocks,
 )
 from soup_engine.core.sequence import RowRef
+
+PADDING_POSITIONS = 1
+"""Positions behind the capacity of each row of a slab, where padded decode steps may write."""
 
 QUANTIZED_BITS_SCALE = 127.0
 """Largest int8 magnitude used: symmetric, so that zero stays zero."""
@@ -159,7 +162,8 @@ class KVPool:
         """Carry out one operation of the KV cache manager."""
         match operation:
             case CreateSlab(slab, rows, capacity):
-                self._slabs[slab] = PlaneBlock(self.layout, self.dtype, self.device, rows, capacity)
+                inner = capacity + PADDING_POSITIONS
+                self._slabs[slab] = PlaneBlock(self.layout, self.dtype, self.device, rows, inner)
             case FreeSlab(slab):
                 del self._slabs[slab]
             case MoveRow(source, target, num_tokens):

@@ -108,15 +108,20 @@ def run(
 def mixed_traffic(
     seed: int, count: int = 12
 ) -> tuple[list[tuple[int, GenerationRequest]], dict[int, str]]:
-    """Prompts of many lengths, some alike at their start, arriving while others run; one abort."""
+    """Prompts of many lengths, some alike at their start, arriving while others run; two aborts."""
     rng = random.Random(seed)
+    aborts: dict[int, str] = {}
     shared = tuple(rng.randrange(256) for _ in range(40))
     arrivals = []
     for number in range(count):
         own = tuple(rng.randrange(256) for _ in range(rng.choice([1, 5, 17, 33, 70])))
         prompt = shared[: rng.choice([16, 32, 40])] + own if number % 3 == 0 else own
         arrivals.append((rng.randrange(0, 25), request(number, prompt, rng.choice([8, 24, 40]))))
-    return arrivals, {18: f"r{count - 1}"}
+    # Two that are given up: one while it runs, one soon after it came.
+    for number, (arrival, abort) in enumerate([(2, 20), (21, 22)], start=count):
+        arrivals.append((arrival, request(number, (*shared, number), 60)))
+        aborts[abort] = f"r{number}"
+    return arrivals, aborts
 
 
 class Reference:

@@ -103,7 +103,9 @@ def test_fp8_rows_hold_what_fp8_can_hold() -> None:
 
 def test_a_cleared_row_holds_no_nan() -> None:
     pool = make_pool(UNIFORM)
-    pool.slab(0).values(1).write(torch.arange(4) + 16, torch.full((4, 2, 8), float("nan")))
+    pool.slab(0).values(1).write(
+        torch.arange(4) + pool.slab(0).inner, torch.full((4, 2, 8), float("nan"))
+    )
     pool.clear_row(RowRef(0, 1))
     assert not torch.isnan(pool.slab(0).values(1).data).any()
 
