@@ -44,9 +44,10 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self.available = bool(tokenizer.chat_template)
         added = tokenizer.added_tokens_decoder.values()
+        special = {token.content for token in added if token.special}
+        special |= {*tokenizer.all_special_tokens}  # which slow tokenizers do not flag
         # A token of one character cannot be cut.
-        special = {token.content for token in added if token.special and len(token.content) > 1}
-        longest_first = sorted(special, key=len, reverse=True)
+        longest_first = sorted((text for text in special if len(text) > 1), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         own_names = inspect.signature(tokenizer.apply_chat_template).parameters
         self._reserved = {*own_names, "messages", "conversations"}

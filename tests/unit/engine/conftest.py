@@ -15,7 +15,7 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from soup_engine.core.sequence import Sequence
 from soup_engine.sampling_params import SamplingParams
@@ -94,6 +94,12 @@ def tokenizer(
     sentencepiece_tokenizer: PreTrainedTokenizerFast,
 ) -> PreTrainedTokenizerFast:
     return byte_level_tokenizer if request.param == "byte-level" else sentencepiece_tokenizer
+
+
+@pytest.fixture(scope="session")
+def slow_tokenizer() -> ByT5Tokenizer:
+    """Written in Python, a token for each byte; it needs no files."""
+    return ByT5Tokenizer()
 
 
 @pytest.fixture

@@ -160,6 +160,13 @@ def test_the_general_way_agrees_on_text_of_a_byte_level_tokenizer(
     assert "".join(pieces) == decode(byte_level_tokenizer, token_ids)
 
 
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_slow_tokenizer_adds_up(slow_tokenizer, text: str) -> None:
+    token_ids = encode(slow_tokenizer, text)
+    pieces = increments(slow_tokenizer, [*token_ids, slow_tokenizer.eos_token_id])
+    assert "".join(pieces) == text
+
+
 def test_token_bytes_spell_a_text(tokenizer) -> None:
     vocabulary = Vocabulary(tokenizer)
     text = "The quick 👍 café\n"

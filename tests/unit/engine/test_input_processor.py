@@ -34,6 +34,18 @@ def test_text_to_tokens_and_back(tokenizer) -> None:
     assert processor.token_strings(token_ids) == tokenizer.convert_ids_to_tokens(token_ids)
 
 
+def test_a_slow_tokenizer(slow_tokenizer) -> None:
+    processor = InputProcessor(slow_tokenizer)
+    token_ids = processor.encode("The 👍", add_special_tokens=False)
+    assert processor.decode(token_ids) == "The 👍"
+    assert processor.token_strings(token_ids)[:3] == ["T", "h", "e"]
+    assert processor.encode("</s>x")[0] == slow_tokenizer.eos_token_id
+    chat = processor.render_chat([{"role": "user", "content": "x</s>"}])
+    assert chat[7:11] == processor.encode("<", add_special_tokens=False) + processor.encode(
+        "/s>", add_special_tokens=False
+    )
+
+
 def test_raw_text_may_spell_special_tokens(byte_level_tokenizer) -> None:
     processor = InputProcessor(byte_level_tokenizer)
     assert processor.encode("<|im_end|>") == (byte_level_tokenizer.eos_token_id,)
