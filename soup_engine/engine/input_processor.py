@@ -42,6 +42,7 @@ class InputProcessor:
             self._core.no_padding()
             self._core.encode_special_tokens = False
         self._newline = self._encode("\n", add_special_tokens=False)
+        self._opening = self._find_opening()
 
     @property
     def has_chat_template(self) -> bool:
@@ -58,8 +59,8 @@ class InputProcessor:
     ) -> tuple[int, ...]:
         """Token ids of the messages in the model's chat template.
 
-        A template writes its special tokens itself, so the tokenizer adds none; for the plain
-        format of a model without a template it adds its own.
+        A template writes its special tokens itself, so none are added; the plain format of a
+        model without a template starts with those that the tokenizer starts every text with.
 
         Raises:
             ChatTemplateError: the template refused the messages, with its own reason.
@@ -71,7 +72,8 @@ class InputProcessor:
             continue_final_message=continue_final_message,
             template_kwargs=template_kwargs,
         )
-        token_ids = self._encode(first, add_special_tokens=not self._template.available)
+        token_ids = [] if self._template.available else [*self._opening]
+        token_ids += self._encode(first, add_special_tokens=False)
         for piece in others:
             token_ids += self._encode_following(piece)
         return tuple(token_ids)
@@ -126,6 +128,15 @@ class InputProcessor:
             return self._core.encode(text, add_special_tokens=add_special_tokens).ids
         with self._lock:
             return [*self._tokenizer.encode(text, add_special_tokens=add_special_tokens)]
+
+    def _find_opening(self) -> list[int]:
+        """Special tokens that the tokenizer puts before a text, without those after it: an end
+        token is no place to go on from."""
+        bare = self._encode("a", add_special_tokens=False)
+        full = self._encode("a", add_special_tokens=True)
+        starts = range(len(full) - len(bare) + 1)
+        found = (start for start in starts if full[start : start + len(bare)] == bare)
+        return full[: next(found, 0)]
 
     def _encode_following(self, piece: str) -> list[int]:
         """Tokens of a text that follows other text: SentencePiece puts a space before the first
