@@ -106,7 +106,8 @@ class WindowDetokenizer:
             return ""
         before = len(self._vocabulary.decode(self._context))
         text = self._vocabulary.decode(self._context + self._held)[before:]
-        if unless_unfinished and text.endswith(_REPLACEMENT):
+        # Some slow tokenizers leave an unfinished character out.
+        if unless_unfinished and (not text or text.endswith(_REPLACEMENT)):
             return ""
         self._context = self._held[-1:]
         self._held = []

@@ -69,7 +69,9 @@ class OutputProcessor:
         and end it with an ``EngineStepError``.
         """
         if not tokens:
-            error = EngineStepError("The model's output for this request was not a number (NaN).")
+            error = EngineStepError(
+                "The model gave no usable probabilities for this request (NaN or infinite logits)."
+            )
             return self.finish(sequence, FinishReason.ERROR, now, error)
         answer = self._texts[sequence.sequence_id]
         text = ""

@@ -5,9 +5,13 @@ cumulative weight exceeds ``u`` times the kept weight. The order of ids is what 
 draw robust: logits that differ in their last bits (another batch, another kernel) move the
 steps of this CDF by as little, while in an order by probability near ties would change places.
 
-``top_p`` is exact and needs no sort of the vocabulary, which would take a millisecond and more
-a row: nearly always the best few tokens hold enough mass, measured against the sum over the
-whole vocabulary; where they do not, ``_keep_nucleus`` finds the edge with a histogram.
+``top_p`` is exact and needs no sort of the vocabulary: nearly always the best few tokens hold
+enough mass, measured against the sum over the whole vocabulary; where they do not,
+``_keep_nucleus`` finds the edge with a histogram. For 32 rows of 49,152 fp32 scores on two CPU
+cores, a sort takes 50 ms, ``torch.multinomial`` 34 ms, the 2,048 best 7 ms, the 64 best 1.4 ms;
+a whole draw 3 ms, or 24 ms where every row needs the histogram. A 135M chat model needed more
+than 64 tokens at 1 % of its positions with temperature 0.7 and top_p 0.9, at 31 % with
+temperature 1.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+import torch
 
 from soup_engine.core.sequence import Sequence
 from soup_engine.sampling_params import SamplingParams
@@ -30,3 +31,16 @@ def make_sequence() -> SequenceFactory:
         )
 
     return make
+
+
+@pytest.fixture(
+    params=[
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+        ),
+    ]
+)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device(request.param)

@@ -45,7 +45,7 @@ def test_penalties_follow_their_definition_as_the_output_grows(make_sequence) ->
         for row, params in enumerate(PENALTIES)
     ]
     penalties = Penalties()
-    for _ in range(120):
+    for _ in range(80):
         logits = torch.randn(len(sequences), VOCAB, generator=generator)
         expected = [reference_penalties(logits[i], item) for i, item in enumerate(sequences)]
         torch.testing.assert_close(apply(penalties, logits, *sequences), torch.stack(expected))

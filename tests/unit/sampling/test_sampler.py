@@ -46,14 +46,14 @@ FILTERS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("temperature", [0.7, 1.5])
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 def test_draws_follow_the_reference_distribution(
-    make_sequence, filters: dict[str, Any], temperature: float, spread: float
+    make_sequence, device, filters: dict[str, Any], temperature: float, spread: float
 ) -> None:
-    draws = 4000
+    draws = 2000
     logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(1)) * spread
     sequences = [
         make_sequence(seed=seed, temperature=temperature, **filters) for seed in range(draws)
     ]
-    tokens = Sampler().sample(logits.expand(draws, VOCAB), sequences)
+    tokens = Sampler().sample(logits.expand(draws, VOCAB).to(device), sequences)
     drawn = torch.tensor([token.token_id for token in tokens if token])
     counts = drawn.bincount(minlength=VOCAB).double()
 
@@ -70,19 +70,25 @@ def test_draws_follow_the_reference_distribution(
     assert statistic < degrees + 6 * math.sqrt(2 * degrees)
 
 
-def test_every_kept_token_can_be_drawn_and_no_other(make_sequence, monkeypatch) -> None:
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+@pytest.mark.parametrize("spread", [0.3, 1.0, 2.0])
+def test_exactly_the_kept_tokens_can_be_drawn_in_the_order_of_their_ids(
+    make_sequence, monkeypatch, filters: dict[str, Any], spread: float
+) -> None:
     """The whole support, edges included, by walking through the CDF."""
-    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(2))
-    params = {"temperature": 1.0, "top_p": 0.9}
-    steps = 20_000
+    steps = 1000
+    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(2)) * spread
     sampler = Sampler()
     walk = iter(step / steps for step in range(steps))
     monkeypatch.setattr(sampler, "uniform", lambda *_: next(walk))
-    sequences = [make_sequence(**params) for _ in range(steps)]
+    sequences = [make_sequence(temperature=1.0, **filters) for _ in range(steps)]
     tokens = sampler.sample(logits.expand(steps, VOCAB), sequences)
+    drawn = [token.token_id for token in tokens if token]
     expected = reference_distribution(logits, sequences[0].params)
-    assert {token.token_id for token in tokens if token} == set(expected.nonzero()[:, 0].tolist())
-    assert [t.token_id for t in tokens if t] == sorted(t.token_id for t in tokens if t)
+    # A token may fall between two steps only where it is less probable than a step is wide.
+    assert set((expected > 1 / steps).nonzero()[:, 0].tolist()) <= set(drawn)
+    assert set(drawn) <= set(expected.nonzero()[:, 0].tolist())
+    assert drawn == sorted(drawn)
 
 
 def test_greedy_takes_the_best_token(make_sequence) -> None:
@@ -91,8 +97,8 @@ def test_greedy_takes_the_best_token(make_sequence) -> None:
     assert tokens == [SampledToken(token_id) for token_id in logits.argmax(-1).tolist()]
 
 
-def test_a_sequence_draws_alike_alone_and_in_any_batch(make_sequence) -> None:
-    logits = torch.randn(12, VOCAB)
+def test_a_sequence_draws_alike_alone_and_in_any_batch(make_sequence, device) -> None:
+    logits = torch.randn(12, VOCAB, device=device)
     settings: list[dict[str, Any]] = [
         {"temperature": 0.0},
         {},
@@ -106,6 +112,17 @@ def test_a_sequence_draws_alike_alone_and_in_any_batch(make_sequence) -> None:
     alone = [Sampler().sample(logits[row : row + 1], [sequences[row]])[0] for row in range(12)]
     backwards = Sampler().sample(logits.flip(0), sequences[::-1])
     assert together == alone == backwards[::-1]
+
+
+@pytest.mark.parametrize("params", [{}, {"top_p": 1.0}, {"temperature": 1.5}, {"top_k": 100}])
+def test_rounding_of_the_logits_changes_no_draw(make_sequence, params: dict[str, Any]) -> None:
+    """Other kernels for another batch size give logits that differ in their last bits."""
+    rows = 1000
+    generator = torch.Generator().manual_seed(4)
+    logits = torch.randn(rows, VOCAB, generator=generator)
+    rounded = logits + 1e-6 * torch.randn(rows, VOCAB, generator=generator)
+    sequences = [make_sequence(seed=row, **params) for row in range(rows)]
+    assert Sampler().sample(logits, sequences) == Sampler().sample(rounded, sequences)
 
 
 def test_the_draw_belongs_to_the_output_position(make_sequence) -> None:
@@ -162,8 +179,10 @@ def test_logprobs_are_those_of_the_model_itself(make_sequence) -> None:
 @pytest.mark.parametrize(
     "poison", [torch.nan, torch.inf, -torch.inf], ids=["nan", "+inf", "all -inf"]
 )
-def test_a_poisoned_row_is_reported_and_leaves_its_neighbours_alone(make_sequence, poison) -> None:
-    logits = torch.randn(5, VOCAB)
+def test_a_poisoned_row_is_reported_and_leaves_its_neighbours_alone(
+    make_sequence, device, poison: float
+) -> None:
+    logits = torch.randn(5, VOCAB, device=device)
     sequences = [
         make_sequence(seed=1, logprobs=1),
         make_sequence(seed=2, logprobs=1),

@@ -20,7 +20,7 @@ def test_numbers_are_fixed_for_good() -> None:
 @pytest.mark.parametrize("seed", [0, 1, -(2**63), 2**63 - 1])
 def test_positions_of_one_seed_are_uniform(seed: int, stream: int) -> None:
     values = np.array([uniform(seed, position, stream) for position in range(20_000)])
-    assert 0.0 <= values.min() and values.max() < 1.0
+    assert values.min() >= 0.0 and values.max() < 1.0
     assert _chi_square(values) < CHI_SQUARE_99_AT_1E6
     assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 0.03
 
