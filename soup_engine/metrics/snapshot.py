@@ -10,12 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from soup_engine.messages import RequestView
+from soup_engine.messages import FinishReason, RequestView
 
 WINDOWS_S = (60, 300, 900)
 """The sliding windows, in seconds: 1, 5 and 15 minutes."""
 
 MEASURES = ("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode")
+"""Durations that have windows and a cumulative histogram."""
+
+TIME_HISTOGRAMS = (*MEASURES, "inference", "step")
+"""Durations that have a cumulative histogram, in seconds."""
+
+TOKEN_HISTOGRAMS = ("prompt_tokens", "prefill_tokens", "generation_tokens")
+"""Token counts of a finished answer that have a cumulative histogram: its prompt, the part of
+the prompt that was not found in the prefix cache, its output."""
+
+COUNT_HISTOGRAMS = ("iteration_tokens", "request_preemptions")
+"""Other counts that have a cumulative histogram: tokens of a step, preemptions of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,33 @@ class CumulativeHistogram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRequest:
+    """Where the time of one finished answer went; ``None`` for a phase it did not complete.
+
+    Attributes:
+        arrival_time: monotonic.
+        queue_s: accepted to first scheduled.
+        prefill_s: first scheduled to first token.
+        decode_s: first token to finished.
+        e2e_s: accepted to finished, however it ended.
+        cached_tokens: prompt tokens taken from the prefix cache.
+    """
+
+    request_id: str
+    adapter: str | None
+    reason: FinishReason
+    arrival_time: float
+    queue_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+    e2e_s: float
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KVCacheUsage:
     """Memory of keys and values, in bytes and in blocks.
 
@@ -61,9 +99,13 @@ class Counters:
     """Totals since the start of the engine; they only grow."""
 
     requests: int = 0
+    accepted_prompt_tokens: int = 0
+    """Prompt tokens of the accepted requests, computed or not."""
     finished_by_reason: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Answers by ``FinishReason.value``."""
     rejected: int = 0
     prompt_tokens: int = 0
+    """Prompt tokens computed in steps: without prefix hits, and again after a preemption."""
     generation_tokens: int = 0
     preemptions: int = 0
     prefix_queries: int = 0
@@ -81,10 +123,12 @@ class EngineSnapshot:
     Attributes:
         state: ``starting``, ``ready``, ``draining``, ``stopped`` or ``failed``.
         windows: percentiles by window length in seconds, then by measure (``MEASURES``).
-        histograms: by measure, since start.
+        histograms: since start, by the names in ``TIME_HISTOGRAMS``, ``TOKEN_HISTOGRAMS`` and
+            ``COUNT_HISTOGRAMS``.
         recent_e2e: E2E over the last 1,000 requests, failures included.
         tokens_per_s: output tokens a second over the last 10 seconds.
         requests: those in flight, oldest first.
+        finished: the last 1,000 answers, in the order they finished.
     """
 
     time: float
@@ -107,3 +151,4 @@ class EngineSnapshot:
     recent_e2e: Percentiles
     requests: tuple[RequestView, ...]
     memory_rss_bytes: int
+    finished: tuple[FinishedRequest, ...] = ()

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from soup_engine.metrics import process
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_resident_memory_agrees_with_the_kernel() -> None:
+    status = Path("/proc/self/status").read_text().splitlines()
+    kib = next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
+    assert process.resident_memory_bytes() == pytest.approx(kib * 1024, rel=0.1)
+
+
+def test_resident_memory_grows_with_what_is_held() -> None:
+    before = process.resident_memory_bytes()
+    held = b"x" * (64 << 20)
+    assert process.resident_memory_bytes() - before > len(held) / 2
+
+
+def test_without_proc_the_peak_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now = process.resident_memory_bytes()
+    monkeypatch.setattr(process, "_STATM", tmp_path / "absent")
+    assert process.resident_memory_bytes() >= 0.9 * now
