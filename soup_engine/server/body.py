@@ -87,7 +87,9 @@ def _check_tree(root: dict[str, Any]) -> None:
                 if isinstance(item, (str, dict, list)):
                     pending.append((item, depth + 1))
         else:
-            pending.extend((item, depth + 1) for item in value if isinstance(item, (str, dict, list)))
+            pending.extend(
+                (item, depth + 1) for item in value if isinstance(item, (str, dict, list))
+            )
 
 
 def _check_characters(text: str) -> None:

@@ -28,8 +28,7 @@ class Generation:
         self._backend = backend
         self._requests = requests
         self._first_choice = {
-            request.request_id: number * request.params.n
-            for number, request in enumerate(requests)
+            request.request_id: number * request.params.n for number, request in enumerate(requests)
         }
         self._open = sum(request.params.n for request in requests)
         self._usages: dict[str, dict[int, Usage]] = {key: {} for key in self._first_choice}

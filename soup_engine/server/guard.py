@@ -52,7 +52,9 @@ def host_name(authority: str) -> str:
 
 def is_loopback_origin(origin: str) -> bool:
     scheme, separator, authority = origin.partition("://")
-    return bool(separator) and scheme in ("http", "https") and is_loopback_name(host_name(authority))
+    return (
+        bool(separator) and scheme in ("http", "https") and is_loopback_name(host_name(authority))
+    )
 
 
 class RequestGuard:
@@ -84,9 +86,7 @@ class RequestGuard:
         else:
             await self.app(scope, receive, send)
 
-    def _refusal(
-        self, method: str, headers: Headers, local_origin: bool
-    ) -> ForbiddenError | None:
+    def _refusal(self, method: str, headers: Headers, local_origin: bool) -> ForbiddenError | None:
         hosts = headers.getlist("host")
         if self.check_host and (len(hosts) != 1 or not is_loopback_name(host_name(hosts[0]))):
             return ForbiddenError(

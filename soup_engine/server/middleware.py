@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from soup_engine.server.errors import error_response, unhandled
@@ -36,7 +37,9 @@ class AccessLog:
         finally:
             elapsed_ms = (time.perf_counter() - started) * 1e3
             # %a: a path may hold control characters.
-            access_logger.debug("%s %a %d %.1f ms", scope["method"], scope["path"], status, elapsed_ms)
+            access_logger.debug(
+                "%s %a %d %.1f ms", scope["method"], scope["path"], status, elapsed_ms
+            )
 
 
 class ErrorBoundary:
@@ -56,6 +59,8 @@ class ErrorBoundary:
 
         try:
             await self.app(scope, receive, remember_start)
+        except ClientDisconnect:
+            return  # it left while it was still sending: nobody waits for an answer
         except Exception as error:
             failure = unhandled(error)
             if started:

@@ -10,8 +10,8 @@ from typing import ParamSpec, TypeVar
 from fastapi import Request
 
 from soup_engine.server.body import parse_object, read_body
-from soup_engine.server.protocol.fields import RequestBody, ignored_fields, parse_body
 from soup_engine.server.protocol.chat import ChatFields
+from soup_engine.server.protocol.fields import RequestBody, ignored_fields, parse_body
 from soup_engine.server.state import ServerState
 
 BodyT = TypeVar("BodyT", bound=RequestBody)

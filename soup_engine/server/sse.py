@@ -78,6 +78,7 @@ class EventStream(Response):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
         try:
             await unless_client_leaves(receive, self._write(send))
         except ClientGoneError:

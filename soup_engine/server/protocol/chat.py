@@ -116,9 +116,7 @@ class ChatCompletionBody(GenerationBody, ChatFields):
                 f"top_logprobs must be from 0 to {MAX_LOGPROBS}.", param="top_logprobs"
             )
         if self.top_logprobs and not self.logprobs:
-            raise InvalidValueError(
-                "top_logprobs needs logprobs to be true.", param="top_logprobs"
-            )
+            raise InvalidValueError("top_logprobs needs logprobs to be true.", param="top_logprobs")
 
 
 def _flatten(message: ChatMessage, index: int) -> dict[str, str]:

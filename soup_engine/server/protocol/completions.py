@@ -68,7 +68,6 @@ def check_token_ids(token_ids: tuple[int, ...], model: ModelInfo, name: str) -> 
     for token_id in (min(token_ids), max(token_ids)):
         if not 0 <= token_id < model.vocab_size:
             raise InvalidValueError(
-                f"{name} holds the token {token_id}; this model's are 0 to "
-                f"{model.vocab_size - 1}.",
+                f"{name} holds the token {token_id}; this model's are 0 to {model.vocab_size - 1}.",
                 param=name,
             )

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pydantic import Field
+
 from soup_engine.backends.base import ModelInfo
 from soup_engine.config import ServerConfig
 from soup_engine.errors import (
@@ -61,7 +63,7 @@ class GenerationBody(RequestBody):
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
     seed: Int | None = None
-    logit_bias: LogitBias = {}
+    logit_bias: LogitBias = Field(default_factory=dict)
     presence_penalty: Float | None = None
     frequency_penalty: Float | None = None
     repetition_penalty: Float | None = None

@@ -10,6 +10,7 @@ import json
 import logging
 import math
 from collections.abc import AsyncGenerator, Mapping
+from enum import Enum
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -76,9 +77,21 @@ async def logs(
 
 
 async def _snapshots(state: ServerState) -> AsyncGenerator[bytes, None]:
-    """One event a second until the server closes."""
+    """One event a second until the server closes.
+
+    ``finished`` holds the answers that ended since the event before: all of the last thousand
+    each second would be half a megabyte of what the reader has already.
+    """
+    seen = 0
     while not state.closing.is_set():
-        yield b"data: " + json.dumps(as_json(state.backend.snapshot())).encode() + b"\n\n"
+        current = state.backend.snapshot()
+        total = sum(current.counters.finished_by_reason.values())
+        new = min(total - seen, len(current.finished))
+        seen = total
+        event = dataclasses.replace(
+            current, finished=current.finished[len(current.finished) - new :]
+        )
+        yield b"data: " + json.dumps(as_json(event)).encode() + b"\n\n"
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(state.closing.wait(), SNAPSHOT_PERIOD_S)
     yield DONE
@@ -93,6 +106,8 @@ def as_json(value: Any) -> Any:
         return {str(key): as_json(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [as_json(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
