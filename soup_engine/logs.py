@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass
+from typing import ClassVar
 
 LOGGER_NAME = "soup_engine"
 
@@ -34,12 +35,14 @@ class LogBuffer(logging.Handler):
     Messages are kept formatted, without their traceback: what a client may read names no file.
     """
 
+    _level_before: ClassVar[int] = logging.NOTSET
+    """Level of the engine's logger before the first buffer listened."""
+
     def __init__(self, capacity: int = 2_000, level: int = logging.INFO) -> None:
         super().__init__(level)
         self._entries: deque[LogEntry] = deque(maxlen=capacity)
         self._sequence = 0
-        self._attached_to: logging.Logger | None = None
-        self._level_before = logging.NOTSET
+        self._attached = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record. ``logging.Handler.handle`` holds the handler's lock meanwhile."""
@@ -79,20 +82,27 @@ class LogBuffer(logging.Handler):
 
     def attach(self) -> None:
         """Listen to the engine's loggers; without effect when it does so already."""
-        if self._attached_to is not None:
+        if self._attached:
             return
+        self._attached = True
         logger = logging.getLogger(LOGGER_NAME)
-        self._level_before = logger.level
-        if logger.level == logging.NOTSET:
-            # Unset, it would inherit the root's WARNING and the buffer would miss the rest.
-            logger.setLevel(self.level)
+        if not _listeners(logger):
+            LogBuffer._level_before = logger.level
+            if logger.level == logging.NOTSET:
+                # Unset, it would inherit the root's WARNING and the buffer would miss the rest.
+                logger.setLevel(self.level)
         logger.addHandler(self)
-        self._attached_to = logger
 
     def detach(self) -> None:
-        if self._attached_to is None:
+        """Stop listening; the last buffer that leaves puts the logger's level back."""
+        if not self._attached:
             return
-        self._attached_to.removeHandler(self)
-        if not any(isinstance(handler, LogBuffer) for handler in self._attached_to.handlers):
-            self._attached_to.setLevel(self._level_before)
-        self._attached_to = None
+        self._attached = False
+        logger = logging.getLogger(LOGGER_NAME)
+        logger.removeHandler(self)
+        if not _listeners(logger):
+            logger.setLevel(LogBuffer._level_before)
+
+
+def _listeners(logger: logging.Logger) -> list[logging.Handler]:
+    return [handler for handler in logger.handlers if isinstance(handler, LogBuffer)]

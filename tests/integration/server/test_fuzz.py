@@ -43,7 +43,7 @@ bodies = st.fixed_dictionaries(
     {}, optional={**dict.fromkeys(FIELDS, values), "messages": messages | values, "prompt": values}
 )
 quick = settings(
-    max_examples=150,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -33,14 +33,12 @@ def test_a_client_that_leaves_is_aborted_and_counted(
     body = {"messages": hello, **ENDLESS}
 
     def leave_after_a_moment() -> None:
-        with pytest.raises(httpx.ReadTimeout):  # the client gives up and closes
-            httpx.post(url, json={**body, "stream": stream}, timeout=httpx.Timeout(5, read=0.4))
-
-    if stream:
-
-        def leave_after_a_moment() -> None:
+        if stream:
             with httpx.stream("POST", url, json={**body, "stream": True}):
                 time.sleep(0.4)
+        else:
+            with pytest.raises(httpx.ReadTimeout):  # the client gives up and closes
+                httpx.post(url, json=body, timeout=httpx.Timeout(5, read=0.4))
 
     if state == "running":
         leave_after_a_moment()
