@@ -38,7 +38,9 @@ class CharacterText:
             )
         tokens = [
             BOS,
-            *self.encode((template_kwargs or {}).get("greeting", ""), add_special_tokens=False),
+            *self.encode(
+                str((template_kwargs or {}).get("greeting", "")), add_special_tokens=False
+            ),
         ]
         for message in messages:
             turn = f"{message['role']}\n{message['content']}"

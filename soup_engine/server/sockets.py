@@ -75,7 +75,11 @@ def _open_tcp(config: ServerConfig) -> Listener:
             "127.0.0.1 does not.",
             param="host",
         )
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    where = f"{config.host} port {config.port}"
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise CannotRunError(f"{where} cannot be listened on: {error.strerror}.") from None
     try:
         if os.name == "posix":
             # Take a port again whose last connections are still in TIME_WAIT. Elsewhere the
@@ -85,7 +89,6 @@ def _open_tcp(config: ServerConfig) -> Listener:
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        where = f"{config.host} port {config.port}"
         if error.errno == errno.EADDRINUSE:
             raise AddressInUseError(
                 f"{where} is in use; stop what listens there or choose another --port.",
@@ -105,7 +108,7 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int
     except (OSError, UnicodeError):
         raise ConfigError(f"host {host!r} is no address of this machine.", param="host") from None
     family, _, _, _, sockaddr = min(found, key=lambda entry: entry[0] != socket.AF_INET)
-    return family, sockaddr  # type: ignore[return-value]
+    return family, (str(sockaddr[0]), port)
 
 
 def _open_unix(path: Path) -> Listener:

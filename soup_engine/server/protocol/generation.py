@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from soup_engine.backends.base import ModelInfo
+from soup_engine.backends.base import BackendCapabilities, ModelInfo
 from soup_engine.config import ServerConfig
 from soup_engine.errors import (
     ContextLengthExceededError,
@@ -190,6 +190,7 @@ def build_requests(
     envelope: Envelope,
     arrival_time: float,
     model: ModelInfo,
+    capabilities: BackendCapabilities,
     config: ServerConfig,
     label: str,
 ) -> list[GenerationRequest]:
@@ -197,8 +198,9 @@ def build_requests(
 
     Raises:
         InvalidValueError, ContextLengthExceededError: as ``sampling_params``.
+        UnsupportedParameterError: the backend lacks what is asked for.
     """
-    return [
+    requests = [
         GenerationRequest(
             request_id=envelope.request_id if len(prompts) == 1 else f"{envelope.request_id}-{i}",
             prompt_token_ids=prompt,
@@ -209,6 +211,26 @@ def build_requests(
         )
         for i, prompt in enumerate(prompts)
     ]
+    check_capabilities(requests[0].params, capabilities)
+    return requests
+
+
+def check_capabilities(params: SamplingParams, capabilities: BackendCapabilities) -> None:
+    """Raises UnsupportedParameterError: the backend lacks what the parameters ask for."""
+    asked = {
+        "logprobs": (params.logprobs is not None, capabilities.logprobs),
+        "seed": (params.seed is not None, capabilities.seed),
+        "logit_bias": (bool(params.logit_bias), capabilities.logit_bias),
+        "min_p": (params.min_p > 0, capabilities.min_p),
+        "presence_penalty": (params.presence_penalty != 0, capabilities.penalties),
+        "frequency_penalty": (params.frequency_penalty != 0, capabilities.penalties),
+        "repetition_penalty": (params.repetition_penalty != 1, capabilities.penalties),
+    }
+    for name, (wanted, built) in asked.items():
+        if wanted and not built:
+            raise UnsupportedParameterError(
+                f"{name} is not supported by this backend; leave it out.", param=name
+            )
 
 
 def check_model(name: str | None, model: ModelInfo) -> None:

@@ -105,6 +105,7 @@ async def _begin(
         envelope=envelope,
         arrival_time=arrival_time,
         model=state.backend.model,
+        capabilities=state.backend.capabilities,
         config=state.config,
         label=label,
     )

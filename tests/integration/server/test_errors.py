@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -284,6 +285,15 @@ def test_unforeseen_failure_has_an_id_that_is_in_the_log(
     assert streamed.status_code == 200
     assert '"code": "internal_error"' in streamed.text
     assert streamed.text.endswith("data: [DONE]\n\n")
+
+
+def test_what_is_no_http_is_in_our_log(server: Runtime) -> None:
+    port = httpx.URL(server.address or "").port
+    assert port is not None
+    with socket.create_connection(("127.0.0.1", port)) as raw:
+        raw.sendall(b"\x16\x03\x01 not http\r\n\r\n")
+        assert b" 400 " in raw.recv(4_096)
+    assert any("Invalid HTTP request" in entry.message for entry in server.logs.entries())
 
 
 def test_engine_failure(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -210,3 +211,13 @@ def test_requests_after_stop_are_refused() -> None:
     )
     with pytest.raises(EngineStoppedError):
         runtime.backend.check(request)
+
+
+def test_embedding_without_a_server_loads_no_web_framework() -> None:
+    code = (
+        "import sys, soup_engine.runtime, soup_engine.backends.fake as fake\n"
+        "with soup_engine.runtime.Runtime(fake.FakeBackend()): pass\n"
+        "print(*{'fastapi', 'uvicorn', 'torch', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

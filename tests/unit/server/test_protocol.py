@@ -9,13 +9,19 @@ import pytest
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
+from soup_engine.backends.base import BackendCapabilities
 from soup_engine.backends.fake import FakeBackend
 from soup_engine.config import ServerConfig
-from soup_engine.errors import ContextLengthExceededError, InvalidValueError
+from soup_engine.errors import (
+    ContextLengthExceededError,
+    InvalidValueError,
+    UnsupportedParameterError,
+)
 from soup_engine.sampling_params import SamplingParams
 from soup_engine.server.protocol.chat import ChatCompletionBody
 from soup_engine.server.protocol.completions import CompletionBody
 from soup_engine.server.protocol.fields import field_name, ignored_fields, parse_body
+from soup_engine.server.protocol.generation import check_capabilities
 from soup_engine.server.protocol.unbuilt import UNBUILT
 
 MODEL = FakeBackend().model
@@ -138,3 +144,25 @@ def test_fields_of_parts_and_options_are_listed_too() -> None:
         "messages.content.cache_control",
         "stream_options.continuous_usage_stats",
     }
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "capability"),
+    [
+        ("logprobs", 0, "logprobs"),
+        ("seed", 0, "seed"),
+        ("logit_bias", {1: 1.0}, "logit_bias"),
+        ("min_p", 0.1, "min_p"),
+        ("presence_penalty", 0.1, "penalties"),
+        ("frequency_penalty", 0.1, "penalties"),
+        ("repetition_penalty", 1.1, "penalties"),
+    ],
+)
+def test_what_the_backend_cannot_is_refused(field: str, value: Any, capability: str) -> None:
+    asked = SamplingParams(**{field: value})
+    check_capabilities(asked, BackendCapabilities())
+    lacking = BackendCapabilities(**{capability: False})
+    check_capabilities(SamplingParams(), lacking)
+    with pytest.raises(UnsupportedParameterError) as refused:
+        check_capabilities(asked, lacking)
+    assert refused.value.param == field
