@@ -99,15 +99,17 @@ async def _snapshots(state: ServerState) -> AsyncGenerator[bytes, None]:
 
 def as_json(value: Any) -> Any:
     """Frozen data as JSON has it: dataclasses and mappings as objects, tuples as lists, and
-    numbers that are none as ``null``."""
+    numbers that are none as ``null``. Plain values come first, since nearly all are."""
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if dataclasses.is_dataclass(value):
-        return {f.name: as_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): as_json(item) for key, item in value.items()}
+        return {name: as_json(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, (tuple, list)):
         return [as_json(item) for item in value]
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in value.items()}
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
