@@ -1,0 +1,142 @@
+"""``POST /v1/chat/completions`` and ``POST /v1/completions``."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from soup_engine.errors import InvalidValueError, SoupError
+from soup_engine.server.auth import require_api_key
+from soup_engine.server.generation import Generation, respond
+from soup_engine.server.protocol.answers import AnswerFormat, ChatFormat, CompletionFormat
+from soup_engine.server.protocol.chat import ChatCompletionBody
+from soup_engine.server.protocol.completions import CompletionBody, Prompt
+from soup_engine.server.protocol.generation import Envelope, GenerationBody, build_requests
+from soup_engine.server.reading import chat_tokens, ignored_header, read_as, tokenise
+from soup_engine.server.state import ServerState, server_state
+
+router = APIRouter(dependencies=[Depends(require_api_key)])
+
+State = Annotated[ServerState, Depends(server_state)]
+
+
+@router.post("/v1/chat/completions")
+async def chat_completions(request: Request, state: State) -> Response:
+    arrival_time = time.monotonic()
+    with _refusals_counted(state):
+        state.check_accepts()
+        body = await read_as(ChatCompletionBody, request, state)
+        body.check(state.backend.model)
+        prompts = [await chat_tokens(state, body)]
+        envelope = _new_envelope("chatcmpl", state)
+        generation = await _begin(state, body, prompts, envelope, arrival_time, label="chat")
+    return await _respond(request, state, body, ChatFormat, envelope, generation)
+
+
+@router.post("/v1/completions")
+async def completions(request: Request, state: State) -> Response:
+    arrival_time = time.monotonic()
+    with _refusals_counted(state):
+        state.check_accepts()
+        body = await read_as(CompletionBody, request, state)
+        body.check(state.backend.model)
+        prompts = await _prompt_tokens(state, body.prompts())
+        envelope = _new_envelope("cmpl", state)
+        generation = await _begin(state, body, prompts, envelope, arrival_time, label="completion")
+    return await _respond(request, state, body, CompletionFormat, envelope, generation)
+
+
+@contextmanager
+def _refusals_counted(state: ServerState) -> Iterator[None]:
+    """Whatever is refused before the engine has it counts as a failed request."""
+    try:
+        yield
+    except SoupError:
+        state.backend.record_rejected()
+        raise
+
+
+def _new_envelope(prefix: str, state: ServerState) -> Envelope:
+    return Envelope(
+        request_id=f"{prefix}-{uuid.uuid4().hex}",
+        created=int(time.time()),
+        model=state.backend.model.name,
+    )
+
+
+async def _prompt_tokens(state: ServerState, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
+    """Tokens of the prompts, with the special tokens that the tokenizer adds to a text.
+
+    Raises:
+        InvalidValueError: a text that comes to no token at all.
+    """
+
+    def encode_all() -> list[tuple[int, ...]]:
+        encode = state.backend.text.encode
+        return [encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+
+    characters = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+    encoded = await tokenise(state, characters, encode_all)
+    if not all(encoded):
+        raise InvalidValueError(
+            "prompt is empty, and this model has no token to begin a text with.", param="prompt"
+        )
+    return encoded
+
+
+async def _begin(
+    state: ServerState,
+    body: GenerationBody,
+    prompts: Sequence[tuple[int, ...]],
+    envelope: Envelope,
+    arrival_time: float,
+    *,
+    label: str,
+) -> Generation:
+    requests = build_requests(
+        body,
+        prompts,
+        envelope=envelope,
+        arrival_time=arrival_time,
+        model=state.backend.model,
+        capabilities=state.backend.capabilities,
+        config=state.config,
+        label=label,
+    )
+    generation = Generation(state.backend, requests)
+    try:
+        await generation.begin()
+    except BaseException:
+        await generation.close()
+        raise
+    return generation
+
+
+async def _respond(
+    request: Request,
+    state: ServerState,
+    body: GenerationBody,
+    format_class: type[AnswerFormat],
+    envelope: Envelope,
+    generation: Generation,
+) -> Response:
+    answer_format = format_class(
+        envelope,
+        with_logprobs=body.wanted_logprobs() is not None,
+        include_usage=body.include_usage,
+    )
+    return await respond(
+        generation,
+        answer_format,
+        backend=state.backend,
+        receive=request.receive,
+        headers={"x-request-id": envelope.request_id, **ignored_header(body)},
+        stream=bool(body.stream),
+        include_usage=body.include_usage,
+    )

@@ -1,0 +1,58 @@
+"""What the routes share: the engine behind the server, its settings, and where it stands."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import cast
+
+from fastapi import FastAPI, Request
+
+from soup_engine.backends.base import Backend
+from soup_engine.config import ServerConfig
+from soup_engine.errors import EngineStoppedError
+from soup_engine.logs import LogBuffer
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerState:
+    """One for each server.
+
+    Attributes:
+        loopback: the server listens on a loopback address, so that browsers of this machine
+            reach it and the Host header tells a rebound name from its own.
+        draining: no new generation is accepted.
+        closing: set on the server's loop when it stops; endless streams end then.
+        text_pool: where long prompts are tokenised, beside the event loop.
+    """
+
+    backend: Backend
+    config: ServerConfig
+    logs: LogBuffer
+    loopback: bool = True
+    draining: bool = False
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    text_pool: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="soup-text")
+    )
+
+    @property
+    def engine_state(self) -> str:
+        """State of the engine, or ``draining`` from the moment the server was told to stop."""
+        state = self.backend.snapshot().state
+        return "draining" if self.draining and state in ("starting", "ready") else state
+
+    def check_accepts(self) -> None:
+        """Raises EngineStoppedError: the server is on its way down."""
+        if self.draining:
+            raise EngineStoppedError("The server is shutting down and takes no new requests.")
+
+
+def attach_state(app: FastAPI, state: ServerState) -> None:
+    app.state.soup = state
+
+
+def server_state(request: Request) -> ServerState:
+    """FastAPI dependency: the state of the server that got the request."""
+    return cast(ServerState, request.app.state.soup)
