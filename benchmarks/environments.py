@@ -70,13 +70,14 @@ def ensure(environment: Environment) -> Path:
     if marker.exists() and json.loads(marker.read_text()) == fingerprint:
         return python_in(folder)
     print(f"making the environment of {environment.name} …", file=sys.stderr, flush=True)
-    _run([find_python(environment.python), "-m", "venv", "--clear", str(folder)])
-    pip = [str(python_in(folder)), "-m", "pip"]
+    python = python_in(folder)
+    _run([find_python(environment.python), "-m", "venv", "--clear", "--without-pip", str(folder)])
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
     _run([*pip, "install", "--quiet", *environment.requirements])
     if environment.remove:
         _run([*pip, "uninstall", "--quiet", "--yes", *environment.remove])
     marker.write_text(json.dumps(fingerprint))
-    return python_in(folder)
+    return python
 
 
 def _run(command: Sequence[str]) -> None:

@@ -83,7 +83,7 @@ class MemorySampler:
     Reads happen on a thread, so that they delay no time stamp of the load generator.
     """
 
-    def __init__(self, root: int, period_s: float = 1.0) -> None:
+    def __init__(self, root: int, period_s: float = 2.0) -> None:
         self._root = root
         self._period_s = period_s
         self._task: asyncio.Task[None] | None = None

@@ -63,7 +63,7 @@ class PromptMaker:
         """
         draw = random.Random(f"{self._seed}/{key}")
         ending = " " + draw.choice(_QUESTIONS)
-        room = num_tokens - self.count_tokens(ending)
+        room = max(1, num_tokens - self.count_tokens(ending))
         sentences: list[str] = []
         ids: list[int] = []
         while len(ids) < room:

@@ -229,17 +229,17 @@ def closed_goals(cells: Cells, dtype: str) -> list[Goal]:
         return []
     goals = []
     for load in cells.loads:
-        if "vllm" in cells.servers:
+        for peer in (name for name in cells.servers if name.startswith("vllm")):
             goals += [
                 Goal.at_least(
-                    f"throughput ÷ vllm's, {load:g} streams, {dtype}",
+                    f"throughput ÷ {peer}'s, {load:g} streams, {dtype}",
                     1.0,
-                    cells.ratio("vllm", load, throughput),
+                    cells.ratio(peer, load, throughput),
                 ),
                 Goal.at_most(
-                    f"TTFT p95 ÷ vllm's, {load:g} streams, {dtype}",
+                    f"TTFT p95 ÷ {peer}'s, {load:g} streams, {dtype}",
                     1.0,
-                    cells.ratio("vllm", load, ttft_p95),
+                    cells.ratio(peer, load, ttft_p95),
                 ),
             ]
         if "soup-cli" in cells.servers and load == 8:

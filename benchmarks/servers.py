@@ -152,6 +152,17 @@ class Vllm(Server):
         }
 
 
+class VllmAllCores(Vllm):
+    """vLLM computing on every core.
+
+    By default it keeps one core free for its scheduler, which is half of a machine with two;
+    which of the two is faster depends on the machine.
+    """
+
+    name = "vllm-all-cores"
+    variables: ClassVar[Mapping[str, str]] = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
+
+
 class TransformersServe(Server):
     """The server in transformers, with its continuous batching."""
 
@@ -162,8 +173,8 @@ class TransformersServe(Server):
     )
     packages = ("transformers", "torch")
     _BLOCK_TOKENS = 256
-    # Its masks take memory by the product of both, so that its own default of 8,192 tokens a
-    # batch beside a cache of some ten thousand would not fit an ordinary machine.
+    # Its mask has a row for each token of a batch and a column for each token of the cache: at
+    # its default of 8,192 tokens a batch it would take nearly as much memory as the cache.
     _BATCH_TOKENS = 1024
 
     def command(self, python: Path, settings: Settings, port: int) -> list[str]:
@@ -221,7 +232,8 @@ class SoupCli(Server):
 
 
 SERVERS: Mapping[str, Server] = {
-    server.name: server for server in (Soup(), Vllm(), TransformersServe(), SoupCli())
+    server.name: server
+    for server in (Soup(), Vllm(), VllmAllCores(), TransformersServe(), SoupCli())
 }
 
 

@@ -53,6 +53,7 @@ from benchmarks.servers import DTYPES, GIB, SERVERS, Settings
 RESULTS = environments.ROOT / "benchmarks" / "results"
 LOGS = RESULTS / "logs"
 ALL_SCENARIOS = ("closed", "open", "long-prefill", "long-row", "memory")
+COMPARED = ("soup", "vllm", "transformers", "soup-cli")
 INTERFERENCE_SERVERS = ("soup", "vllm")
 QUICK_PLAN = Plan(
     rounds=1, streams=(1, 4), rates=(1.0,), max_tokens=16, requests_per_stream=1, min_requests=2,
@@ -86,6 +87,11 @@ def _numbers(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     return parse
 
 
+def _positive(text: str) -> int:
+    (value,) = _numbers(int)(text)
+    return int(value)
+
+
 def _names(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     def parse(text: str) -> tuple[str, ...]:
         names = tuple(text.split(","))
@@ -117,26 +123,26 @@ def parser() -> argparse.ArgumentParser:
     add("--model", type=Path, help="folder of the model (default: the demo model)")
     add("--dtype", type=_names(DTYPES), default=("bfloat16",), help="one or more, with commas")
     add("--device", default="cpu")
+    some = ",".join(INTERFERENCE_SERVERS)
     add("--servers", type=_names(tuple(SERVERS)),
-        help=f"of {','.join(SERVERS)} (default: all; {','.join(INTERFERENCE_SERVERS)} for "
-        "long-prefill and long-row; soup for memory)")  # fmt: skip
+        help=f"of {','.join(SERVERS)} (default: {','.join(COMPARED)}; {some} for long-prefill "
+        "and long-row; soup for memory)")  # fmt: skip
     add("--streams", type=_numbers(int), help="of closed (default: 1,4,8,16,32)")
     add("--rates", type=_numbers(float), help="requests/s of open (default: 0.5,1,2,4)")
-    add("--rounds", type=int, help="turns that every server gets (default: 3)")
-    add("--max-tokens", type=int, help="length of every answer (default: 48)")
-    add("--requests-per-stream", type=int, help="of closed and long-row (default: 3)")
+    add("--rounds", type=_positive, help="turns that every server gets (default: 3)")
+    add("--max-tokens", type=_positive, help="length of every answer (default: 48)")
+    add("--requests-per-stream", type=_positive, help="of closed and long-row (default: 3)")
     add("--cell-seconds", type=float,
         help="a load starts no request after so long (default: 30)")  # fmt: skip
     add("--seed", type=int, default=0, help="of prompts and arrivals (default: 0)")
-    add("--kv-cache-gib", type=int, default=2, help="of every server (default: 2)")
+    add("--kv-cache-gib", type=_positive, default=2, help="of every server (default: 2)")
     add("--environment", type=_of_server, action="append", default=[], metavar="SERVER=FOLDER",
         help="use this virtual environment for a server instead of making one")  # fmt: skip
     add("--argument", type=_of_server, action="append", default=[], metavar="SERVER=ARGUMENT",
         help="one more argument for a server's command line")  # fmt: skip
     add("--quick", action="store_true",
         help="a smoke test in a few minutes; its figures mean nothing")  # fmt: skip
-    add("--output", type=Path, help="JSON file (default: one a day and scenario in "
-        "benchmarks/results)")  # fmt: skip
+    add("--output", type=Path, help="JSON file (default: in benchmarks/results)")
     return made
 
 
@@ -162,7 +168,7 @@ def servers_for(scenario: str, named: Sequence[str] | None) -> tuple[str, ...]:
         return tuple(named)
     if scenario in ("long-prefill", "long-row"):
         return INTERFERENCE_SERVERS
-    return ("soup",) if scenario == "memory" else tuple(SERVERS)
+    return ("soup",) if scenario == "memory" else COMPARED
 
 
 def starts_for(names: Sequence[str], options: argparse.Namespace) -> list[Start]:
@@ -209,7 +215,7 @@ async def run_scenario(
     )
 
 
-async def run(options: argparse.Namespace, command: str) -> list[Outcome]:
+async def run(options: argparse.Namespace, command: str) -> None:
     """All that the options ask for, printed and written as it comes.
 
     Raises:
@@ -223,7 +229,8 @@ async def run(options: argparse.Namespace, command: str) -> list[Outcome]:
     plan = plan_of(options)
     prompts = PromptMaker(model, plan.seed)
     scenarios = ALL_SCENARIOS if options.scenario == "all" else (options.scenario,)
-    outcomes = []
+    target = options.output or RESULTS / f"{options.scenario}-{'-'.join(options.dtype)}.json"
+    measured: list[dict[str, Any]] = []
     for dtype in options.dtype:
         settings = Settings(
             model=model,
@@ -231,18 +238,30 @@ async def run(options: argparse.Namespace, command: str) -> list[Outcome]:
             device=options.device,
             kv_cache_bytes=options.kv_cache_gib * GIB,
         )
-        for scenario in scenarios:
-            starts = starts_for(servers_for(scenario, options.servers), options)
+        for group in groups_of(scenarios):
+            wanted = {scenario: servers_for(scenario, options.servers) for scenario in group}
+            names = tuple(dict.fromkeys(name for some in wanted.values() for name in some))
+            starts = starts_for(names, options)
             async with fleet(starts, settings, prompts, LOGS) as running:
-                outcome = await run_scenario(scenario, running, plan, prompts, dtype, options.quick)
-            outcomes.append(outcome)
-            around = circumstances_of(starts, command)
-            print(text_of(outcome, around, plan), flush=True)
-            write_json(
-                options.output or RESULTS / f"{around.date}-{scenario}-{dtype}.json",
-                {"circumstances": around, "plan": plan, "settings": settings, "outcome": outcome},
-            )
-    return outcomes
+                for scenario in group:
+                    present = {name: running[name] for name in wanted[scenario]}
+                    outcome = await run_scenario(
+                        scenario, present, plan, prompts, dtype, options.quick
+                    )
+                    around = circumstances_of(starts, command)
+                    print(text_of(outcome, around, plan), flush=True)
+                    measured.append(
+                        {"circumstances": around, "settings": settings, "outcome": outcome}
+                    )
+                    write_json(target, {"plan": plan, "measured": measured})
+    progress(f"everything that was measured is in {target}")
+
+
+def groups_of(scenarios: Sequence[str]) -> list[list[str]]:
+    """Scenarios that can share running servers; memory is measured on fresh ones."""
+    sharing = [scenario for scenario in scenarios if scenario != "memory"]
+    alone = [scenario for scenario in scenarios if scenario == "memory"]
+    return [group for group in (sharing, alone) if group]
 
 
 def circumstances_of(starts: Sequence[Start], command: str) -> Circumstances:
