@@ -20,6 +20,8 @@ from benchmarks.errors import BenchmarkError
 DTYPES = ("bfloat16", "float32")
 GIB = 1024**3
 TORCH = "torch==2.13.0"
+SOUP_PROGRAM = "import sys; from soup_tui.cli.main import main; sys.exit(main())"
+"""What the ``soup`` command does, for environments that have only this program's packages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,7 @@ class Soup(Server):
 
     def command(self, python: Path, settings: Settings, port: int) -> list[str]:
         return [
-            str(python), "-m", "soup_tui.cli.main", "serve",
+            str(python), "-c", SOUP_PROGRAM, "serve",
             "--model", str(settings.model),
             "--served-model-name", str(settings.model),
             "--dtype", settings.dtype,
@@ -268,9 +270,15 @@ def weight_bytes(settings: Settings) -> int:
 
 
 def server_variables(server: Server) -> dict[str, str]:
-    """The environment variables of a server's process: the harness's own, offline, unbuffered."""
+    """The environment variables of a server's process.
+
+    Those of the harness, but none that would change a server's settings behind our back.
+    """
+    neutral = {
+        name: value for name, value in os.environ.items() if not name.startswith(("SOUP_", "VLLM_"))
+    }
     return {
-        **os.environ,
+        **neutral,
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.errors import BenchmarkError
-from benchmarks.servers import SERVERS, Settings, kv_bytes_per_token, weight_bytes
+from benchmarks.servers import (
+    SERVERS,
+    Settings,
+    kv_bytes_per_token,
+    server_variables,
+    weight_bytes,
+)
 
 
 def settings_of(folder: Path, dtype: str = "bfloat16") -> Settings:
@@ -63,3 +69,12 @@ def test_soup_cli_refuses_a_dtype_it_would_not_serve(weights: Path) -> None:
     settings = Settings(model=weights, dtype="float32", device="cuda")
     with pytest.raises(BenchmarkError, match="no float32 on cuda"):
         SERVERS["soup-cli"].command(Path("python"), settings, 1)
+
+
+def test_a_server_sees_no_setting_that_lies_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOUP_MAX_SEQS", "1")
+    monkeypatch.setenv("HOME", "/somewhere")
+    variables = server_variables(SERVERS["vllm-all-cores"])
+    assert "SOUP_MAX_SEQS" not in variables
+    assert variables["HOME"] == "/somewhere"
+    assert variables["VLLM_CPU_NUM_OF_RESERVED_CPU"] == "0"
