@@ -224,7 +224,7 @@ class Settings:
         shown = (f"{name}={getattr(self, name)!r}" for name, about in table() if not about.secret)
         return f"Settings({', '.join(shown)})"
 
-    def engine_config(self, model_path: str) -> EngineConfig:
+    def engine_config(self, model_path: str, served_name: str | None) -> EngineConfig:
         """Settings of the engine for the model at ``model_path`` (folder or hub id)."""
         return EngineConfig(
             model=ModelConfig(
@@ -233,7 +233,7 @@ class Settings:
                 device=self.device,
                 dtype=self.dtype,
                 max_model_len=self.max_model_len,
-                served_name=self.served_model_name,
+                served_name=served_name,
                 trust_remote_code=self.trust_remote_code,
             ),
             cache=CacheConfig(

