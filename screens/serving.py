@@ -75,32 +75,26 @@ class ServingScreen(Screen[None]):
                         yield Reading(self._glyphs.nothing, id=cell, classes="figure")
 
     def on_mount(self) -> None:
-        for panel, title in (
-            ("endpoint", "Address"),
-            ("load", "Now"),
-            ("latency", "Latency, last minute"),
-        ):
-            self.query_one(f"#{panel}").border_title = title
+        self.query_one("#load").border_title = "Now"
+        self.query_one("#latency").border_title = "Latency, last minute"
+        self._show_endpoint("Loading", "", "")
         self._show_state("loading")
 
     def show_loading(self, stage: str, share: float | None) -> None:
         """How far loading is; ``share`` is from 0 to 1, ``None`` where it is not known."""
         done = "" if share is None else f"{bar(share, _BAR_WIDTH, self._glyphs)} {share:.0%}"
-        self._show("address", stage)
-        self._show("request", done)
+        self._show_endpoint("Loading", stage, done)
 
     def show_ready(self, address: str, request: str, notes: Sequence[str]) -> None:
         """Where the server answers, and a command that asks it something."""
         self._request = request
-        self._show("address", address)
-        self._show("request", request)
+        self._show_endpoint("Address", address, request)
         self._show("message", " ".join(notes))
 
     def show_failure(self, sentence: str) -> None:
         """Why nothing is served."""
         self._show_state("failed")
-        self._show("address", "Nothing is served.")
-        self._show("request", sentence)
+        self._show_endpoint("Failed", "Nothing is served.", sentence)
 
     def show_snapshot(self, snapshot: EngineSnapshot) -> None:
         """The figures of now; only those that changed repaint."""
@@ -122,6 +116,11 @@ class ServingScreen(Screen[None]):
         if self._request:
             self.app.copy_to_clipboard(self._request)
             self.notify("The request is in the clipboard.", markup=False)
+
+    def _show_endpoint(self, title: str, first: str, second: str) -> None:
+        self.query_one("#endpoint").border_title = title
+        self._show("address", first)
+        self._show("request", second)
 
     def _show(self, reading: str, text: str) -> None:
         self.query_one(f"#{reading}", Reading).show(text)

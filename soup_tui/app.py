@@ -45,10 +45,9 @@ class SoupApp(App[None]):
         self._serving.show_loading(message.loading.stage, message.loading.share)
 
     def on_service_ready(self, message: ServiceReady) -> None:
-        service = message.service
-        address = service.runtime.address or ""
-        request = curl_line(address, service.backend.model.name, self._settings.server_config())
-        self._serving.show_ready(address, request, service.backend.model.notes)
+        address, model = message.runtime.address or "", message.runtime.backend.model
+        request = curl_line(address, model.name, self._settings.server_config())
+        self._serving.show_ready(address, request, model.notes)
         self._look()
 
     def on_service_failed(self, message: ServiceFailed) -> None:

@@ -17,14 +17,15 @@ from soup_tui.launch import (
     Failed,
     LaunchEvent,
     Loading,
-    OpenService,
+    OpenRuntime,
     Ready,
-    Service,
     launch,
-    open_service,
+    open_runtime,
 )
 
 if TYPE_CHECKING:
+    from soup_engine.runtime import Runtime
+
     from soup_engine.metrics.snapshot import EngineSnapshot
 
 
@@ -35,9 +36,9 @@ class ServiceLoading(Message):
 
 
 class ServiceReady(Message):
-    def __init__(self, service: Service) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         super().__init__()
-        self.service = service
+        self.runtime = runtime
 
 
 class ServiceFailed(Message):
@@ -49,10 +50,10 @@ class ServiceFailed(Message):
 class Bridge:
     """Opens the service off the application's thread and looks at it from there."""
 
-    def __init__(self, settings: Settings, open_it: OpenService = open_service) -> None:
+    def __init__(self, settings: Settings, open_it: OpenRuntime = open_runtime) -> None:
         self._settings = settings
         self._open_it = open_it
-        self.service: Service | None = None
+        self.runtime: Runtime | None = None
         self.error: Exception | None = None
 
     @property
@@ -62,7 +63,7 @@ class Bridge:
 
     @property
     def loading(self) -> bool:
-        return self.service is None and self.error is None
+        return self.runtime is None and self.error is None
 
     def start(self, app: App[Any]) -> None:
         """Begin to open the service; ``app`` gets the messages above."""
@@ -71,9 +72,9 @@ class Bridge:
             match event:
                 case Loading():
                     app.post_message(ServiceLoading(event))
-                case Ready(service):
-                    self.service = service
-                    app.post_message(ServiceReady(service))
+                case Ready(runtime):
+                    self.runtime = runtime
+                    app.post_message(ServiceReady(runtime))
                 case Failed(error):
                     self.error = error
                     app.post_message(ServiceFailed(error))
@@ -82,4 +83,4 @@ class Bridge:
 
     def snapshot(self) -> EngineSnapshot | None:
         """The latest picture of the engine; ``None`` while there is none."""
-        return None if self.service is None else self.service.runtime.snapshot()
+        return None if self.runtime is None else self.runtime.snapshot()

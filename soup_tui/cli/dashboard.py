@@ -18,8 +18,7 @@ from soup_tui.formatting import Glyphs, bar, glyphs, kv_text, latency_rows, plai
 
 if TYPE_CHECKING:
     from soup_engine.logs import LogEntry
-
-    from soup_tui.launch import Service
+    from soup_engine.runtime import Runtime
 
 _SHOWN_WARNINGS = 3
 _BAR_WIDTH = 20
@@ -28,8 +27,8 @@ _BAR_WIDTH = 20
 class Dashboard:
     """Takes the terminal between entering and leaving it, and gives it back as it was."""
 
-    def __init__(self, service: Service, console: Console | None = None) -> None:
-        self._service = service
+    def __init__(self, runtime: Runtime, console: Console | None = None) -> None:
+        self._runtime = runtime
         self._console = console or Console()
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
 
@@ -47,7 +46,7 @@ class Dashboard:
         self._live.stop()
 
     def refresh(self) -> None:
-        runtime = self._service.runtime
+        runtime = self._runtime
         warnings = runtime.logs.entries(limit=_SHOWN_WARNINGS, min_level=logging.WARNING)
         view = dashboard_view(runtime.snapshot(), runtime.address or "", warnings, glyphs())
         self._live.update(view, refresh=True)

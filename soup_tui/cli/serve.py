@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING, TypeAlias
 from soup_engine.errors import CannotRunError, ConfigError
 from soup_tui.cli.progress import progress_view
 from soup_tui.cli.report import start_report
-from soup_tui.cli.shutdown import leave_now, stop_service
+from soup_tui.cli.shutdown import leave_now, stop_runtime
 from soup_tui.cli.signals import StopAsked, stop_signals
 from soup_tui.config import Settings
 from soup_tui.launch import (
     Failed,
     LaunchEvent,
     Loading,
-    OpenService,
+    OpenRuntime,
     Ready,
-    Service,
     launch,
-    open_service,
+    open_runtime,
 )
 
 if TYPE_CHECKING:
+    from soup_engine.runtime import Runtime
+
     from soup_tui.cli.dashboard import Dashboard
 
 _WATCH_INTERVAL_S = 1.0
@@ -36,11 +37,11 @@ Event: TypeAlias = LaunchEvent | StopAsked
 
 def run(settings: Settings) -> int:
     """Serve a model over HTTP until a signal to stop."""
-    return serve(settings, open_service)
+    return serve(settings, open_runtime)
 
 
-def serve(settings: Settings, open_it: OpenService) -> int:
-    """Open a service, report it, and keep it until SIGINT or SIGTERM; 0 after a clean end.
+def serve(settings: Settings, open_it: OpenRuntime) -> int:
+    """Open a runtime, report it, and keep it until SIGINT or SIGTERM; 0 after a clean end.
 
     Raises:
         SoupError: it cannot be opened, or it failed while it served.
@@ -50,46 +51,46 @@ def serve(settings: Settings, open_it: OpenService) -> int:
     _log_to_stderr(settings)
     events: SimpleQueue[Event] = SimpleQueue()
     with stop_signals(events):
-        service = _open(settings, events, open_it)
-        if isinstance(service, StopAsked):
-            print(f"Stopped by {service.signal_name} before the model was loaded.", flush=True)
+        runtime = _open(settings, events, open_it)
+        if isinstance(runtime, StopAsked):
+            print(f"Stopped by {runtime.signal_name} before the model was loaded.", flush=True)
             leave_now()
-        address = service.runtime.address or ""
-        print(start_report(service.backend.model, address, settings.server_config()), flush=True)
+        address = runtime.address or ""
+        print(start_report(runtime.backend.model, address, settings.server_config()), flush=True)
         try:
-            stop = _serve(service, events, settings)
+            stop = _serve(runtime, events, settings)
         finally:
-            stop_service(service, events, settings.drain_timeout)
+            stop_runtime(runtime, events, settings.drain_timeout)
         print(f"Stopped after {stop.signal_name}.", flush=True)
     return 0
 
 
 def _open(
-    settings: Settings, events: SimpleQueue[Event], open_it: OpenService
-) -> Service | StopAsked:
-    """The service once it answers, or the signal that came first."""
+    settings: Settings, events: SimpleQueue[Event], open_it: OpenRuntime
+) -> Runtime | StopAsked:
+    """The runtime once it answers, or the signal that came first."""
     launch(settings, events.put, open_it)
     with progress_view() as view:
         while True:
             match events.get():
                 case Loading() as loading:
                     view.show(loading)
-                case Ready(service):
-                    return service
+                case Ready(runtime):
+                    return runtime
                 case Failed(error):
                     raise error
                 case StopAsked() as stop:
                     return stop
 
 
-def _serve(service: Service, events: SimpleQueue[Event], settings: Settings) -> StopAsked:
+def _serve(runtime: Runtime, events: SimpleQueue[Event], settings: Settings) -> StopAsked:
     """Wait for a signal, drawing the dashboard meanwhile if one is wanted."""
-    with _dashboard(service) if settings.dashboard else nullcontext() as dashboard:
+    with _dashboard(runtime) if settings.dashboard else nullcontext() as dashboard:
         while True:
             try:
                 event = events.get(timeout=_WATCH_INTERVAL_S)
             except Empty:
-                if service.runtime.snapshot().state == "failed":
+                if runtime.snapshot().state == "failed":
                     raise CannotRunError("The engine failed: see the log above.") from None
                 if dashboard is not None:
                     dashboard.refresh()
@@ -98,11 +99,11 @@ def _serve(service: Service, events: SimpleQueue[Event], settings: Settings) -> 
                     return event
 
 
-def _dashboard(service: Service) -> Dashboard:
+def _dashboard(runtime: Runtime) -> Dashboard:
     # Here, because rich takes longer to load than --help may.
     from soup_tui.cli.dashboard import Dashboard
 
-    return Dashboard(service)
+    return Dashboard(runtime)
 
 
 def _log_to_stderr(settings: Settings) -> None:

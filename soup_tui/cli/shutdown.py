@@ -1,4 +1,4 @@
-"""How a service ends: running requests may finish, and a second wish ends them at once."""
+"""How a runtime ends: running requests may finish, and a second wish ends them at once."""
 
 from __future__ import annotations
 
@@ -6,44 +6,38 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from soup_tui.cli.signals import StopAsked
-from soup_tui.launch import Service
+
+if TYPE_CHECKING:
+    from soup_engine.runtime import Runtime
 
 _STOP_NOW_GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Stopped:
-    """The service is down; ``error`` if it did not go cleanly."""
+    """The runtime is down; ``error`` if it did not go cleanly."""
 
     error: Exception | None = None
 
 
-def stop_service(service: Service, events: SimpleQueue[Any], drain_timeout_s: float) -> None:
-    """Stop the service, reading signals from ``events`` meanwhile."""
-    running = service.runtime.snapshot().running
+def stop_runtime(runtime: Runtime, events: SimpleQueue[Any], drain_timeout_s: float) -> None:
+    """Stop the runtime, reading signals from ``events`` meanwhile."""
+    running = runtime.snapshot().running
     if running:
         print(
             f"Waiting up to {drain_timeout_s:g} s for running requests ({running});"
             " a second signal ends them now.",
             flush=True,
         )
-    _stop_in_background(service, events, drain_timeout_s)
-    event = events.get()
-    if isinstance(event, StopAsked):
-        _stop_in_background(service, events, 0.0)
-        event = _wait_for_stopped(events)
-    if event.error is not None:
-        raise event.error
 
-
-def _stop_in_background(service: Service, events: SimpleQueue[Any], timeout_s: float) -> None:
     def stop() -> None:
         try:
-            service.runtime.stop(timeout_s)
+            runtime.stop(drain_timeout_s)
         except Exception as error:
             # Raised again by whoever waits for it.
             events.put(_Stopped(error))
@@ -51,6 +45,14 @@ def _stop_in_background(service: Service, events: SimpleQueue[Any], timeout_s: f
             events.put(_Stopped())
 
     threading.Thread(target=stop, name="soup-stop", daemon=True).start()
+    event = events.get()
+    if isinstance(event, StopAsked):
+        # The runtime's own stop waits for the one that drains; the engine's cuts it short.
+        cut = partial(runtime.backend.stop, 0.0)
+        threading.Thread(target=cut, name="soup-stop-now", daemon=True).start()
+        event = _wait_for_stopped(events)
+    if event.error is not None:
+        raise event.error
 
 
 def _wait_for_stopped(events: SimpleQueue[Any]) -> _Stopped:

@@ -7,7 +7,7 @@ import sys
 from queue import SimpleQueue
 
 from soup_engine.errors import ConfigError
-from soup_tui.cli.shutdown import leave_now, stop_service
+from soup_tui.cli.shutdown import leave_now, stop_runtime
 from soup_tui.cli.signals import stop_signals
 from soup_tui.config import Settings
 
@@ -33,8 +33,8 @@ def run(settings: Settings) -> int:
         leave_now()
     if bridge.error is not None:
         raise bridge.error
-    assert bridge.service is not None
+    assert bridge.runtime is not None
     events: SimpleQueue[object] = SimpleQueue()
     with stop_signals(events):
-        stop_service(bridge.service, events, settings.drain_timeout)
+        stop_runtime(bridge.runtime, events, settings.drain_timeout)
     return 0
