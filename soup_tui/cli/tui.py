@@ -10,13 +10,20 @@ from soup_engine.errors import ConfigError
 from soup_tui.cli.shutdown import leave_now, stop_runtime
 from soup_tui.cli.signals import stop_signals
 from soup_tui.config import Settings
+from soup_tui.launch import OpenRuntime, open_runtime
 
 
 def run(settings: Settings) -> int:
-    """Open the terminal application and serve a model from it.
+    """Open the terminal application and serve a model from it."""
+    return tui(settings, open_runtime)
+
+
+def tui(settings: Settings, open_it: OpenRuntime) -> int:
+    """Run the application until it is left, then stop what it served; 0 after a clean end.
 
     Raises:
-        SoupError: the service could not be opened; said again once the application was left.
+        ConfigError: there is no terminal.
+        SoupError: nothing could be served; the application showed it, the shell shows it again.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("soup tui needs a terminal; soup serve runs without one.")
@@ -27,7 +34,7 @@ def run(settings: Settings) -> int:
     from soup_tui.app import SoupApp
     from soup_tui.bridge import Bridge
 
-    bridge = Bridge(settings)
+    bridge = Bridge(settings, open_it)
     SoupApp(settings, bridge).run()
     if bridge.loading:
         leave_now()

@@ -55,10 +55,10 @@ def test_control_characters_do_not_get_through() -> None:
 
 
 def test_a_request_survives_the_shell() -> None:
-    line = curl_line("http://127.0.0.1:8000", "it's $HOME \"x\"", ServerConfig())
+    line = curl_line("http://127.0.0.1:8000", 'it\'s $HOME "x"', ServerConfig())
     words = shlex.split(line)
     assert words[1] == "http://127.0.0.1:8000/v1/chat/completions"
-    assert json.loads(words[-1])["model"] == "it's $HOME \"x\""
+    assert json.loads(words[-1])["model"] == 'it\'s $HOME "x"'
 
 
 def test_a_request_goes_to_an_address_that_can_be_called() -> None:
