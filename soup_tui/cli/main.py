@@ -25,6 +25,9 @@ app = typer.Typer(
     " of the environment. SOUP_DEBUG=1 shows the traceback of an error.",
     rich_markup_mode=None,
     add_completion=False,
+    # Typer's own flag, when it is not given, costs an import of pydantic: half of the time that
+    # "soup serve --help" may take. The one below has a default and does not.
+    add_help_option=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _name, _run in (("tui", tui.run), ("serve", serve.run)):
@@ -37,12 +40,24 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _print_help(context: typer.Context, asked: bool) -> None:
+    if asked:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
 @app.callback(invoke_without_command=True)
 def _soup(
     context: typer.Context,
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+    _help: Annotated[
+        bool,
+        typer.Option(
+            "--help", "-h", callback=_print_help, is_eager=True, help="Show this message."
+        ),
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("soup_engine", "soup_tui", "screens", "styles")
-HEAVY = ("torch", "transformers", "textual", "fastapi", "uvicorn", "rich", "numpy")
+HEAVY = ("torch", "transformers", "textual", "fastapi", "uvicorn", "rich", "numpy", "pydantic")
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_HELP_S = 0.3
