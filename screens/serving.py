@@ -32,24 +32,28 @@ class ServingScreen(Screen[None]):
         super().__init__()
         self._glyphs = glyphs()
         self._request = ""
+        # Kept rather than queried: figures may still arrive while the screen goes away.
+        self._readings: dict[str, Reading] = {}
+        self._endpoint = Vertical(classes="panel", id="endpoint")
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="top"):
-            yield Reading(id="state", classes="state-loading")
-            yield Reading(id="model")
-            yield Reading(id="uptime", classes="name")
+            yield self._reading("state", classes="state-loading")
+            yield self._reading("model")
+            yield self._reading("uptime", classes="name")
         with VerticalScroll(id="body", can_focus=False):
-            with Vertical(classes="panel", id="endpoint"):
-                yield Reading(id="address")
-                yield Reading(id="request")
+            with self._endpoint:
+                yield self._reading("address")
+                yield self._reading("request")
             with Horizontal(id="panels"):
                 yield from self._compose_load()
                 yield from self._compose_latency()
-            yield Reading(id="message")
+            yield self._reading("message")
         yield Footer(show_command_palette=False)
 
     def _compose_load(self) -> ComposeResult:
-        with Vertical(classes="panel", id="load"):
+        with Vertical(classes="panel", id="load") as panel:
+            panel.border_title = "Now"
             for key, name in (
                 ("throughput", "tokens/s"),
                 ("running", "running"),
@@ -59,10 +63,11 @@ class ServingScreen(Screen[None]):
             ):
                 with Horizontal(classes="row"):
                     yield Reading(name, classes="name")
-                    yield Reading(self._glyphs.nothing, id=key, classes="figure")
+                    yield self._reading(key, self._glyphs.nothing, "figure")
 
     def _compose_latency(self) -> ComposeResult:
-        with Vertical(classes="panel", id="latency"):
+        with Vertical(classes="panel", id="latency") as panel:
+            panel.border_title = "Latency, last minute"
             with Horizontal(classes="row latency"):
                 yield Reading(classes="name")
                 for column in _COLUMNS:
@@ -71,12 +76,14 @@ class ServingScreen(Screen[None]):
                 with Horizontal(classes="row latency"):
                     yield Reading(measure.upper(), classes="name")
                     for column in _COLUMNS:
-                        cell = f"{measure}-{column}"
-                        yield Reading(self._glyphs.nothing, id=cell, classes="figure")
+                        yield self._reading(f"{measure}-{column}", self._glyphs.nothing, "figure")
+
+    def _reading(self, key: str, text: str = "", classes: str = "") -> Reading:
+        """A text that ``_show`` can change later."""
+        self._readings[key] = Reading(text, id=key, classes=classes)
+        return self._readings[key]
 
     def on_mount(self) -> None:
-        self.query_one("#load").border_title = "Now"
-        self.query_one("#latency").border_title = "Latency, last minute"
         self._show_endpoint("Loading", "", "")
         self._show_state("loading")
 
@@ -118,15 +125,15 @@ class ServingScreen(Screen[None]):
             self.notify("The request is in the clipboard.", markup=False)
 
     def _show_endpoint(self, title: str, first: str, second: str) -> None:
-        self.query_one("#endpoint").border_title = title
+        self._endpoint.border_title = title
         self._show("address", first)
         self._show("request", second)
 
     def _show(self, reading: str, text: str) -> None:
-        self.query_one(f"#{reading}", Reading).show(text)
+        self._readings[reading].show(text)
 
     def _show_state(self, state: str) -> None:
-        reading = self.query_one("#state", Reading)
+        reading = self._readings["state"]
         reading.show(f"{self._glyphs.dot} {state}")
         for known in _STATES:
             reading.set_class(state == known, f"state-{known}")
