@@ -1,0 +1,1 @@
+"""The command line: one module a command. Importing it loads neither torch nor textual."""

@@ -1,0 +1,94 @@
+"""Opens a runtime, engine and server, on a thread of its own, so that the caller's stays free.
+
+What happens is posted as events. The command line reads them from a queue that its signal
+handlers share, the application gets them as messages.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from soup_tui.config import Settings
+
+if TYPE_CHECKING:
+    from soup_engine.runtime import Runtime
+
+    from soup_engine.backends.base import ProgressCallback
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """What is being done and, where known, the share done (0 to 1)."""
+
+    stage: str
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The runtime answers requests."""
+
+    runtime: Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Nothing is served, and why."""
+
+    error: Exception
+
+
+LaunchEvent: TypeAlias = Loading | Ready | Failed
+OpenRuntime: TypeAlias = "Callable[[Settings, ProgressCallback], Runtime]"
+
+
+def open_runtime(settings: Settings, on_progress: ProgressCallback) -> Runtime:
+    """Fetch, load and serve what the settings name; returns when requests are answered.
+
+    Raises:
+        CannotRunError: a subclass that says what is missing.
+        ConfigError: settings that do not go together.
+    """
+    on_progress("Starting", None)
+    server = settings.server_config()
+    # Imports stand here because they bring torch, transformers and the web framework with them.
+    from soup_engine.server.sockets import open_listener
+
+    # Tried and given back: a wrong address is known before anything slow.
+    open_listener(server).close()
+    path, served_name = settings.model, settings.served_model_name
+    if settings.demo:
+        from soup_engine.model.demo import DEMO_MODEL_NAME, ensure_demo_model
+
+        path = str(ensure_demo_model(on_progress))
+        served_name = served_name or DEMO_MODEL_NAME
+    assert path is not None
+    from soup_engine.backends.factory import create_backend
+    from soup_engine.runtime import Runtime
+
+    runtime = Runtime(create_backend(settings.engine_config(path, served_name)), server)
+    runtime.start(on_progress)
+    return runtime
+
+
+def launch(
+    settings: Settings, post: Callable[[LaunchEvent], None], open_it: OpenRuntime = open_runtime
+) -> None:
+    """Open the runtime in the background; ``post`` is called on that thread.
+
+    The last event is ``Ready`` or ``Failed``. The thread does not keep the process alive.
+    """
+
+    def work() -> None:
+        try:
+            runtime = open_it(settings, lambda stage, share: post(Loading(stage, share)))
+        except Exception as error:
+            # Handed over whole: whoever reads the events raises or shows it.
+            post(Failed(error))
+        else:
+            post(Ready(runtime))
+
+    threading.Thread(target=work, name="soup-launch", daemon=True).start()

@@ -1,0 +1,111 @@
+"""What a setting is: the type of its value, its range, and how it is read from text or TOML."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?", re.IGNORECASE)
+_BOOLEANS = {"1": True, "true": True, "yes": True, "on": True} | {
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``2GiB``, ``512M``, ``1.5 GB`` or ``1073741824``; K, M, G and T are powers of 1024.
+
+    Raises:
+        ValueError: the text is no size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    return int(float(match[1]) * 1024 ** _UNITS[match[2].upper()])
+
+
+def _parse_boolean(text: str) -> bool:
+    return _BOOLEANS[text.strip().lower()]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of value: how it is called, read from text, and which TOML types it takes."""
+
+    name: str
+    metavar: str
+    parse: Callable[[str], Any]
+    toml_types: tuple[type, ...]
+
+
+TEXT = Kind("a text", "TEXT", str, (str,))
+PATH = Kind("a path", "PATH", Path, (str,))
+INTEGER = Kind("a whole number", "N", int, (int,))
+NUMBER = Kind("a number", "X", float, (int, float))
+BOOLEAN = Kind("true or false", "", _parse_boolean, (bool,))
+SIZE = Kind("a size such as 2GiB, 512M or a number of bytes", "SIZE", parse_size, (int, str))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What the table knows of one setting beside its name and default.
+
+    Attributes:
+        default_text: what ``--help`` says of a default that is found at start.
+        commands: the commands that have it as an option.
+        secret: the value never appears in a message.
+    """
+
+    kind: Kind
+    help: str
+    short: str | None = None
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    low: float | None = None
+    high: float | None = None
+    default_text: str | None = None
+    commands: frozenset[str] = frozenset({"serve", "tui"})
+    secret: bool = False
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, as the end of a sentence."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.low is None:
+            return self.kind.name
+        bound = f"of at least {self.low:g}" if self.high is None else f"from {self.low:g}"
+        return f"{self.kind.name} {bound}" + ("" if self.high is None else f" to {self.high:g}")
+
+    def convert(self, value: object) -> Any:
+        """The setting's value from a text or a TOML value.
+
+        Raises:
+            ValueError: it is not what the setting takes.
+        """
+        try:
+            converted: Any = self.kind.parse(value) if isinstance(value, str) else value
+        except (KeyError, ValueError, OverflowError) as error:
+            raise ValueError(value) from error
+        if self.choices:
+            converted = self.aliases.get(converted, converted)
+            if converted not in self.choices:
+                raise ValueError(value)
+        if self.kind in (TEXT, PATH) and not str(value).strip():
+            raise ValueError(value)
+        if self.low is not None and not self._in_range(converted):
+            raise ValueError(value)
+        return converted
+
+    def _in_range(self, value: float) -> bool:
+        assert self.low is not None
+        return math.isfinite(value) and self.low <= value <= (self.high or math.inf)
