@@ -24,9 +24,8 @@ from soup_tui.launch import (
 )
 
 if TYPE_CHECKING:
-    from soup_engine.runtime import Runtime
-
     from soup_engine.metrics.snapshot import EngineSnapshot
+    from soup_engine.runtime import Runtime
 
 
 class ServiceLoading(Message):

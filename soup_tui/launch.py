@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from soup_tui.config import Settings
 
 if TYPE_CHECKING:
-    from soup_engine.runtime import Runtime
-
     from soup_engine.backends.base import ProgressCallback
+    from soup_engine.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,11 @@ from soup_engine.model.loader import LoadedModel, load_model
 
 _T = TypeVar("_T")
 
+_NO_CHAT_TEMPLATE = (
+    "This model has no chat template; chats reach it in a plain format of lines that start with "
+    "System:, User: and Assistant:."
+)
+
 
 class TransformersBackend:
     """Continuous batching over a Hugging Face causal language model."""
@@ -110,6 +115,7 @@ class TransformersBackend:
     def _describe(self, loaded: LoadedModel, engine: LLMEngine) -> ModelInfo:
         capacity = engine.capacity
         source = self._config.model.path
+        template_note = () if self.text.has_chat_template else (_NO_CHAT_TEMPLATE,)
         return ModelInfo(
             name=self._config.model.served_name
             or source.rstrip("/\\").replace("\\", "/").split("/")[-1],
@@ -125,7 +131,7 @@ class TransformersBackend:
             num_parameters=loaded.num_parameters,
             has_chat_template=self.text.has_chat_template,
             created=loaded.created,
-            notes=(*loaded.notes, *capacity.notes, *self.text.notes),
+            notes=(*loaded.notes, *capacity.notes, *template_note),
         )
 
 

@@ -26,7 +26,6 @@ from soup_tui.launch import (
 
 if TYPE_CHECKING:
     from soup_engine.runtime import Runtime
-
     from soup_tui.cli.dashboard import Dashboard
 
 _WATCH_INTERVAL_S = 1.0

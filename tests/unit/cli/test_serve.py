@@ -16,10 +16,10 @@ from pathlib import Path
 import httpx
 import pexpect
 import pytest
-from soup_engine.backends.fake import FakeBackend, FakeScript
-from soup_engine.runtime import Runtime
 
+from soup_engine.backends.fake import FakeBackend, FakeScript
 from soup_engine.errors import CannotRunError, ConfigError
+from soup_engine.runtime import Runtime
 from soup_tui.cli.main import run
 from soup_tui.cli.serve import serve
 from soup_tui.config import Settings

@@ -4,8 +4,8 @@ import io
 from typing import Any
 
 from rich.console import Console, RenderableType
-from soup_engine.logs import LogEntry
 
+from soup_engine.logs import LogEntry
 from soup_engine.metrics.snapshot import Percentiles
 from soup_tui.cli.dashboard import dashboard_view
 from soup_tui.formatting import ASCII, UNICODE
