@@ -81,9 +81,12 @@ def launch(
     The last event is ``Ready`` or ``Failed``. The thread does not keep the process alive.
     """
 
+    def report(stage: str, share: float | None) -> None:
+        post(Loading(stage[:1].upper() + stage[1:], share))
+
     def work() -> None:
         try:
-            runtime = open_it(settings, lambda stage, share: post(Loading(stage, share)))
+            runtime = open_it(settings, report)
         except Exception as error:
             # Handed over whole: whoever reads the events raises or shows it.
             post(Failed(error))
