@@ -181,6 +181,11 @@ def starts_for(names: Sequence[str], options: argparse.Namespace) -> list[Start]
             python = environments.python_in(Path(folders[name]).absolute())
             if not python.exists():
                 raise BenchmarkError(f"{folders[name]} is no virtual environment: no bin/python.")
+        elif server.only_device not in (None, options.device):
+            raise BenchmarkError(
+                f"the environment made for {name} serves on {server.only_device}: give one for "
+                f"{options.device} with --environment {name}=FOLDER or leave it out of --servers."
+            )
         else:
             python = environments.ensure(server.environment)
         extra = tuple(value for owner, value in options.argument if owner == name)
