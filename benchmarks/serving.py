@@ -121,8 +121,13 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("scenario", nargs="?", default="closed", choices=(*ALL_SCENARIOS, "all"))
     add("--model", type=Path, help="folder of the model (default: the demo model)")
-    add("--dtype", type=_names(DTYPES), default=("bfloat16",), help="one or more, with commas")
-    add("--device", default="cpu")
+    add(
+        "--dtype",
+        type=_names(DTYPES),
+        default=("bfloat16",),
+        help="bfloat16, float32 or both with a comma (default: bfloat16)",
+    )
+    add("--device", default="cpu", help="cpu, cuda, … (default: cpu)")
     some = ",".join(INTERFERENCE_SERVERS)
     add("--servers", type=_names(tuple(SERVERS)),
         help=f"of {','.join(SERVERS)} (default: {','.join(COMPARED)}; {some} for long-prefill "
@@ -181,6 +186,11 @@ def starts_for(names: Sequence[str], options: argparse.Namespace) -> list[Start]
             python = environments.python_in(Path(folders[name]).absolute())
             if not python.exists():
                 raise BenchmarkError(f"{folders[name]} is no virtual environment: no bin/python.")
+        elif server.only_device not in (None, options.device):
+            raise BenchmarkError(
+                f"the environment made for {name} serves on {server.only_device}: give one for "
+                f"{options.device} with --environment {name}=FOLDER or leave it out of --servers."
+            )
         else:
             python = environments.ensure(server.environment)
         extra = tuple(value for owner, value in options.argument if owner == name)

@@ -188,6 +188,14 @@ def test_wrong_usage_is_said_and_gives_2(
     assert reason in capsys.readouterr().err
 
 
+def test_a_device_that_an_environment_does_not_serve_is_said(
+    model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--servers=vllm", "--model", str(model_folder), "--device=cuda"]
+    assert serving.main(arguments) == 1
+    assert "the environment made for vllm serves on cpu" in capsys.readouterr().err
+
+
 def test_a_folder_that_is_no_environment_is_said(
     model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
