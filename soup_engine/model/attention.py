@@ -21,7 +21,7 @@ from transformers.masking_utils import AttentionMaskInterface, causal_mask_funct
 
 from soup_engine.errors import UnsupportedModelError
 from soup_engine.model.kv_cache import KVPool, Plane
-from soup_engine.model.model_input import AttentionGroup, ModelInput
+from soup_engine.model.model_input import MAX_BATCHED_QUERY, AttentionGroup, ModelInput
 
 IMPLEMENTATION = "soup_ragged"
 """Name under which both hooks are registered with transformers."""
@@ -232,7 +232,7 @@ def attend(
         output = _attend_by_matmul(
             grouped, key, value, keys.scale, values.scale, bias, scale, softcap
         )
-    elif rows == 1:
+    elif queries > MAX_BATCHED_QUERY:
         # The heads that share keys become the head axis, the key heads the batch axis: the
         # keys are then repeated by a stride of zero instead of a copy.
         causal = mask.causal and group.from_start
@@ -240,7 +240,8 @@ def attend(
             grouped[0],
             key[0].unsqueeze(1).expand(-1, shared, -1, -1),
             value[0].unsqueeze(1).expand(-1, shared, -1, -1),
-            attn_mask=None if causal else mask.bias(number, group, query.dtype)[0],
+            # The fused CPU kernel takes masks of two or four axes, not of three.
+            attn_mask=None if causal else mask.bias(number, group, query.dtype)[0, 0],
             is_causal=causal,
             scale=scale,
         ).unsqueeze(0)
