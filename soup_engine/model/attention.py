@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ IMPLEMENTATION = "soup_ragged"
 """Name under which both hooks are registered with transformers."""
 
 MaskFunction = Callable[[Any, Any, Any, Any], Any]
+_Source = TypeVar("_Source")
+_Derived = TypeVar("_Derived")
 
 _UNUSED_ARGUMENTS = frozenset(
     {
@@ -89,17 +91,22 @@ class Step:
         self.pool = pool
         self.layer = -1
         self.attention_calls = 0
+        self._derived: tuple[object, object] | None = None
 
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Store new keys and values, both [1, heads, num_tokens, dim], in the rows."""
+    def write(self, layer: int, key_states: Tensor, value_states: Tensor) -> None:
+        """Store new keys and values, both [num_tokens, heads, dim], in the rows."""
         self.layer = layer
-        key_states = keys[0].transpose(0, 1)  # [num_tokens, heads, dim]
-        value_states = values[0].transpose(0, 1)
         for write in self.input.writes:
             slab = self.pool.slab(write.slab)
             tokens = slice(write.first_token, write.last_token)
             slab.keys(layer).write(write.index, key_states[tokens])
             slab.values(layer).write(write.index, value_states[tokens])
+
+    def once(self, source: _Source, derive: Callable[[_Source], _Derived]) -> _Derived:
+        """``derive(source)``, computed once for all layers that come with the same source."""
+        if self._derived is None or self._derived[0] is not source:
+            self._derived = (source, derive(source))
+        return cast(_Derived, self._derived[1])
 
 
 class RaggedCache(Cache):
@@ -107,7 +114,7 @@ class RaggedCache(Cache):
 
     def __init__(self, step: Step) -> None:
         super().__init__(layers=[])
-        self._step = step
+        self.step = step
 
     def update(
         self,
@@ -117,7 +124,8 @@ class RaggedCache(Cache):
         *args: Any,  # noqa: ARG002 - part of the signature that models call
         **kwargs: Any,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
-        self._step.write(layer_idx, key_states, value_states)
+        # [1, heads, num_tokens, dim] as models have it
+        self.step.write(layer_idx, key_states[0].transpose(0, 1), value_states[0].transpose(0, 1))
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
@@ -175,30 +183,34 @@ def ragged_attention(
         UnsupportedModelError: the model asks for something that this function does not know.
     """
     _refuse_unknown(attention_mask, is_causal, arguments)
-    step = attention_mask.step
-    step.attention_calls += 1
-    heads, tokens = query.shape[1], query.shape[2]
-    flat_query = query[0].transpose(0, 1)  # [num_tokens, query_heads, dim]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    flat_query = query[0].transpose(0, 1)  # [num_tokens, query_heads, dim]
+    return attend_rows(flat_query, attention_mask, scale, softcap).unsqueeze(0), None
+
+
+def attend_rows(
+    query: Tensor, mask: RaggedMask, scale: float, softcap: float | None = None
+) -> Tensor:
+    """Attention of all rows of the step over what the layer written last holds.
+
+    Args:
+        query: [num_tokens, query_heads, dim].
+
+    Returns:
+        [num_tokens, query_heads, value_dim].
+    """
+    step = mask.step
+    step.attention_calls += 1
     pieces = []
     for number, group in enumerate(step.input.groups):
         slab = step.pool.slab(group.slab)
         first = group.first_token
-        states = flat_query[first : first + group.rows * group.queries]
-        pieces.append(
-            attend(
-                states.view(group.rows, group.queries, heads, -1),
-                _context(slab.keys(step.layer), group),
-                _context(slab.values(step.layer), group),
-                group,
-                attention_mask,
-                number,
-                scale,
-                softcap,
-            )
-        )
-    output = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-    return output.view(1, tokens, heads, -1), None
+        states = query[first : first + group.rows * group.queries]
+        keys = _context(slab.keys(step.layer), group)
+        values = _context(slab.values(step.layer), group)
+        states = states.view(group.rows, group.queries, *query.shape[1:])
+        pieces.append(attend(states, keys, values, group, mask, number, scale, softcap))
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def attend(

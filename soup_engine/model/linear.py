@@ -6,8 +6,11 @@ so memory does not grow, but for weights that something else holds on to (a tied
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class PackedLinear(nn.Module):
@@ -17,15 +20,63 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features
-        self.bias = linear.bias
-        # A plain attribute: the blocked tensor supports none of what a module does to buffers.
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
+        self._compute = _Packed(linear.weight.detach(), linear.bias)
 
     def forward(self, states: Tensor) -> Tensor:
         """[…, in_features] → […, out_features]."""
-        output: Tensor = torch.ops.mkldnn._linear_pointwise(
-            states, self._packed, self.bias, "none", [], ""
-        )
+        return self._compute(states)
+
+
+class FusedLinear(nn.Module):
+    """Linear layers with the same input as one: their outputs stand side by side.
+
+    Args:
+        linears: plain layers; their own weights are not kept.
+    """
+
+    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        weight = torch.cat([linear.weight.detach() for linear in linears])
+        bias = None
+        if any(linear.bias is not None for linear in linears):
+            bias = torch.cat([_bias(linear) for linear in linears])
+        packs = can_pack(weight.device, weight.dtype)
+        self._compute = _Packed(weight, bias) if packs else _Plain(weight, bias)
+
+    def forward(self, states: Tensor, residual: Tensor | None = None) -> Tensor:
+        """[…, in_features] → […, sum of out_features], with ``residual`` added to it."""
+        return self._compute(states, residual)
+
+
+class _Plain:
+    """Weight and bias as they are."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    def __call__(self, states: Tensor, residual: Tensor | None = None) -> Tensor:
+        output = functional.linear(states, self.weight, self.bias)
+        return output if residual is None else output.add_(residual)
+
+
+class _Packed:
+    """Weight in oneDNN's layout: a tensor that supports nothing else."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        self.bias = bias
+
+    def __call__(self, states: Tensor, residual: Tensor | None = None) -> Tensor:
+        output: Tensor
+        if residual is None:
+            output = torch.ops.mkldnn._linear_pointwise(
+                states, self.weight, self.bias, "none", [], ""
+            )
+        else:
+            output = torch.ops.mkldnn._linear_pointwise.binary(
+                states, residual, self.weight, self.bias, "add"
+            )
         return output
 
 
@@ -51,3 +102,9 @@ def pack_linears(model: nn.Module) -> int:
                 setattr(module, name, PackedLinear(child))
                 packed += 1
     return packed
+
+
+def _bias(linear: nn.Linear) -> Tensor:
+    if linear.bias is None:
+        return linear.weight.new_zeros(linear.out_features)
+    return linear.bias.detach()

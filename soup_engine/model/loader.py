@@ -30,8 +30,9 @@ from soup_engine.errors import (
 )
 from soup_engine.model.causal_lm import CausalLM
 from soup_engine.model.device import available_memory, default_dtype, dtype_name, resolve_device
+from soup_engine.model.fused_layers import fuse_layers
 from soup_engine.model.linear import can_pack, pack_linears
-from soup_engine.model.probe import probe
+from soup_engine.model.probe import Probe
 
 Progress = Callable[[str, float | None], None]
 
@@ -88,14 +89,16 @@ def load_model(config: ModelConfig, progress: Progress) -> LoadedModel:
     num_parameters = model.num_parameters()
     weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
     progress("checking batched against plain answers", None)
+    causal_lm = CausalLM(model)
+    probe = Probe(causal_lm)
+    probe.check()
+    progress("laying out weights", None)
     with torch.inference_mode():
-        causal_lm = CausalLM(model)
-        probe(causal_lm)
+        changed = 0 if _quantized(model_config) else fuse_layers(model)
         if can_pack(device, dtype) and not _quantized(model_config):
-            progress("packing weights", None)
-            pack_linears(model)
-            # One call more: a layer that was packed must still be callable by its model.
-            probe(causal_lm)
+            changed += pack_linears(model)
+    if changed:
+        probe.check()
     limit, notes = _context_limit(model_config)
     return LoadedModel(
         model=causal_lm,

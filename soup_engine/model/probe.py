@@ -7,6 +7,9 @@ refused, with the measured difference.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -24,49 +27,66 @@ TOLERANCE = {torch.float32: 2e-3, torch.float16: 0.15, torch.bfloat16: 0.5}
 a wrong mask, position or scale does not."""
 
 
-def probe(model: CausalLM) -> float:
-    """Compare a ragged batch with plain passes; returns the mean absolute difference.
+class Probe:
+    """The model's own answers, taken before anything about it is changed.
 
     Raises:
-        UnsupportedModelError: the two disagree, or the model cannot run this way at all.
+        UnsupportedModelError: the model cannot be run alone with positions of its own.
     """
-    generator = torch.Generator().manual_seed(0)
-    sequences = [
-        _sequence(number, torch.randint(model.vocab_size, (length,), generator=generator).tolist())
-        for number, length in enumerate(SEQUENCE_LENGTHS)
-    ]
-    try:
-        with torch.inference_mode():
-            ragged = _ragged_logprobs(model, sequences)
-            plain = [
+
+    def __init__(self, model: CausalLM) -> None:
+        self._model = model
+        generator = torch.Generator().manual_seed(0)
+        self._sequences = [
+            _sequence(number, torch.randint(model.vocab_size, (length,), generator=generator))
+            for number, length in enumerate(SEQUENCE_LENGTHS)
+        ]
+        with _refusing_failures(model), torch.inference_mode():
+            self._plain = [
                 model.plain_forward(sequence.token_ids).float().log_softmax(-1)
-                for sequence in sequences
+                for sequence in self._sequences
             ]
+
+    def check(self) -> float:
+        """Compare a ragged batch with the plain passes; returns the mean absolute difference.
+
+        Raises:
+            UnsupportedModelError: the two disagree, or the model cannot run this way at all.
+        """
+        model = self._model
+        with _refusing_failures(model), torch.inference_mode():
+            ragged = _ragged_logprobs(model, self._sequences)
+        differences = [
+            (ours - theirs[-ours.shape[0] :]).abs().mean()
+            for ours, theirs in zip(ragged, self._plain, strict=True)
+        ]
+        difference = float(torch.stack(differences).max())
+        limit = TOLERANCE[model.dtype]
+        if not difference <= limit:  # NaN fails too
+            raise UnsupportedModelError(
+                f"{model.architecture} answers differently in a batch than alone: its "
+                f"log-probabilities are off by {difference:.3g} on average, over {limit:g}."
+            )
+        return difference
+
+
+@contextmanager
+def _refusing_failures(model: CausalLM) -> Iterator[None]:
+    try:
+        yield
     except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError) as error:
         raise UnsupportedModelError(
             f"{model.architecture} cannot be run with rows at different positions "
             f"({type(error).__name__}: {error})."
         ) from error
-    differences = [
-        (ours - theirs[-ours.shape[0] :]).abs().mean()
-        for ours, theirs in zip(ragged, plain, strict=True)
-    ]
-    difference = float(torch.stack(differences).max())
-    limit = TOLERANCE[model.dtype]
-    if not difference <= limit:  # NaN fails too
-        raise UnsupportedModelError(
-            f"{model.architecture} answers differently in a batch than alone: its "
-            f"log-probabilities are off by {difference:.3g} on average, over {limit:g}."
-        )
-    return difference
 
 
-def _sequence(number: int, token_ids: list[int]) -> Sequence:
+def _sequence(number: int, token_ids: Tensor) -> Sequence:
     return Sequence(
         sequence_id=number,
         request_id=f"probe-{number}",
         index=0,
-        token_ids=token_ids,
+        token_ids=token_ids.tolist(),
         num_prompt_tokens=len(token_ids),
         params=SamplingParams(),
         arrival_time=0.0,

@@ -18,8 +18,9 @@ from transformers import (
 
 from soup_engine.errors import UnsupportedModelError
 from soup_engine.model.causal_lm import CausalLM
+from soup_engine.model.fused_layers import fuse_layers
 from soup_engine.model.linear import PackedLinear, can_pack, pack_linears
-from soup_engine.model.probe import TOLERANCE, probe
+from soup_engine.model.probe import TOLERANCE, Probe
 from tests.support.tiny_models import FAMILIES, make_model
 
 _SMALL = {
@@ -38,7 +39,7 @@ _SMALL = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_pass(family: str) -> None:
     with torch.inference_mode():
-        assert probe(CausalLM(make_model(family))) < 1e-5
+        assert Probe(CausalLM(make_model(family))).check() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_families_pass(family: str) -> None:
 def test_mixtures_of_experts_pass(config: PreTrainedConfig) -> None:
     torch.manual_seed(0)
     with torch.inference_mode():
-        assert probe(CausalLM(AutoModelForCausalLM.from_config(config).eval())) < 1e-5
+        assert Probe(CausalLM(AutoModelForCausalLM.from_config(config).eval())).check() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_what_cannot_be_batched_is_refused_by_name(config: PreTrainedConfig, rea
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
     with torch.inference_mode(), pytest.raises(UnsupportedModelError, match=reason) as refused:
-        probe(CausalLM(model))
+        Probe(CausalLM(model)).check()
     assert type(model).__name__ in refused.value.message or "This model" in refused.value.message
 
 
@@ -103,7 +104,7 @@ def test_a_model_patched_to_be_wrong_in_batches_is_refused() -> None:
     model = make_model("llama")
     model.model.layers[1].mlp = _LooksAtItsNeighbour(model.model.layers[1].mlp)
     with torch.inference_mode(), pytest.raises(UnsupportedModelError, match="differently"):
-        probe(CausalLM(model))
+        Probe(CausalLM(model)).check()
 
 
 def test_a_model_that_answers_nan_is_refused() -> None:
@@ -111,7 +112,7 @@ def test_a_model_that_answers_nan_is_refused() -> None:
     with torch.no_grad():
         model.lm_head.weight[3] = float("nan")
     with torch.inference_mode(), pytest.raises(UnsupportedModelError, match="nan"):
-        probe(CausalLM(model))
+        Probe(CausalLM(model)).check()
 
 
 def test_packed_layers_pass_the_probe_too() -> None:
@@ -119,7 +120,31 @@ def test_packed_layers_pass_the_probe_too() -> None:
         assert not pack_linears(nn.Identity())
         return
     model = make_model("llama").to(torch.bfloat16)
+    probe = Probe(CausalLM(model))
     packed = pack_linears(model)
     assert packed == sum(isinstance(module, PackedLinear) for module in model.modules()) > 20
     with torch.inference_mode():
-        assert probe(CausalLM(model)) < TOLERANCE[torch.bfloat16]
+        assert probe.check() < TOLERANCE[torch.bfloat16]
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_fused_layers_pass_the_probe_too(family: str) -> None:
+    model = make_model(family)
+    probe = Probe(CausalLM(model))
+    with torch.inference_mode():
+        assert fuse_layers(model) == 3
+        assert probe.check() < 1e-5
+
+
+def test_layers_of_other_kinds_are_left_alone() -> None:
+    assert fuse_layers(make_model("gemma2")) == 0
+
+
+def test_a_fused_layer_that_is_wrong_is_refused() -> None:
+    model = make_model("llama")
+    probe = Probe(CausalLM(model))
+    with torch.inference_mode():
+        fuse_layers(model)
+        model.model.layers[1].scaling *= 3
+    with pytest.raises(UnsupportedModelError, match="differently"):
+        probe.check()
