@@ -210,6 +210,9 @@ def attend_rows(
         values = _context(slab.values(step.layer), group)
         states = states.view(group.rows, group.queries, *query.shape[1:])
         pieces.append(attend(states, keys, values, group, mask, number, scale, softcap))
+    padding = len(query) - sum(map(len, pieces))
+    if padding:
+        pieces.append(pieces[0].new_zeros((padding, *pieces[0].shape[1:])))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 

@@ -106,7 +106,7 @@ class DecodeGraphs:
 
     def _shape(self, model_input: ModelInput) -> Shape | None:
         groups = model_input.groups
-        if len(model_input.sampling) != model_input.input_ids.shape[1]:
+        if len(model_input.sampling) != sum(group.rows * group.queries for group in groups):
             return None
         if any(group.first_row != 0 or group.queries != 1 for group in groups):
             return None

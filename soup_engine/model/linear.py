@@ -6,7 +6,7 @@ so memory does not grow, but for weights that something else holds on to (a tied
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,7 @@ class _Packed:
     """Weight in oneDNN's layout: a tensor that supports nothing else."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.shape = tuple(weight.shape)
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
         self.bias = bias
 
@@ -102,6 +103,24 @@ def pack_linears(model: nn.Module) -> int:
                 setattr(module, name, PackedLinear(child))
                 packed += 1
     return packed
+
+
+def warm_up(model: nn.Module, row_counts: Iterable[int]) -> None:
+    """Have oneDNN prepare its code for these numbers of rows, before somebody waits for it.
+
+    One layer of each shape is enough: what is prepared is kept by shape.
+    """
+    layers: dict[tuple[int, ...], _Packed] = {}
+    for module in model.modules():
+        compute = getattr(module, "_compute", None)
+        if isinstance(compute, _Packed):
+            layers.setdefault((*compute.shape, isinstance(module, FusedLinear)), compute)
+    for rows in row_counts:
+        for (out_features, in_features, adds_residual), compute in layers.items():
+            states = torch.zeros((rows, in_features), dtype=torch.bfloat16)
+            compute(states)
+            if adds_residual and out_features <= in_features:
+                compute(states, states.new_zeros((rows, out_features)))
 
 
 def _bias(linear: nn.Linear) -> Tensor:

@@ -31,10 +31,14 @@ from soup_engine.errors import (
 from soup_engine.model.causal_lm import CausalLM
 from soup_engine.model.device import available_memory, default_dtype, dtype_name, resolve_device
 from soup_engine.model.fused_layers import fuse_layers
-from soup_engine.model.linear import can_pack, pack_linears
+from soup_engine.model.linear import can_pack, pack_linears, warm_up
+from soup_engine.model.model_input import padded_length
 from soup_engine.model.probe import Probe
 
 Progress = Callable[[str, float | None], None]
+
+WARM_UP_TOKENS = 512
+"""Steps of up to so many tokens find their matrix code prepared."""
 
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Rotary embeddings whose frequencies follow the longest row of a batch."""
@@ -97,6 +101,7 @@ def load_model(config: ModelConfig, progress: Progress) -> LoadedModel:
         changed = 0 if _quantized(model_config) else fuse_layers(model)
         if can_pack(device, dtype) and not _quantized(model_config):
             changed += pack_linears(model)
+        warm_up(model, {padded_length(rows) for rows in range(1, WARM_UP_TOKENS + 1)})
     if changed:
         probe.check()
     limit, notes = _context_limit(model_config)

@@ -1,8 +1,8 @@
 """From a scheduler's plan to the tensors of one forward pass.
 
 The tokens of all sequences stand in one flat row ``[1, num_tokens]`` with their own positions:
-linear layers then see exactly the tokens there are, whatever mix of decode steps and prefill
-chunks that is. Attention puts the rows apart again, group by group.
+linear layers then see the tokens there are, whatever mix of decode steps and prefill chunks
+that is, and a few of padding. Attention puts the rows apart again, group by group.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from torch import Tensor
 
 from soup_engine.core.plan import ScheduledSequence, SchedulerOutput
 from soup_engine.model.kv_cache import KVPool
+
+PADDING_STEPS = ((16, 1), (256, 16), (1 << 62, 64))
+"""Up to so many tokens, the flat row is padded to a multiple of that: matrix libraries prepare
+code for every new number of rows, which takes longer than some more rows."""
 
 MAX_BATCHED_QUERY = 16
 """Rows with at most so many tokens each share an attention call; longer chunks get their own."""
@@ -62,7 +66,7 @@ class ModelInput:
     """One forward pass.
 
     Attributes:
-        input_ids, positions: [1, num_tokens].
+        input_ids, positions: [1, num_tokens]; padding stands at the end, in no group.
         logit_indices: [samples], the flat tokens whose logits are wanted.
         sampling: the scheduled sequences behind them, in the same order.
     """
@@ -87,6 +91,9 @@ def build_model_input(plan: SchedulerOutput, pool: KVPool) -> ModelInput:
         positions.extend(range(item.start, end))
         if item.samples:
             logit_indices.append(len(token_ids) - 1)
+    padding = [0] * (padded_length(len(token_ids)) - len(token_ids))
+    token_ids.extend(padding)
+    positions.extend(padding)
     # One host tensor, one transfer: [2, num_tokens].
     flat = torch.tensor([token_ids, positions], dtype=torch.long).to(pool.device)
     return ModelInput(
@@ -97,6 +104,12 @@ def build_model_input(plan: SchedulerOutput, pool: KVPool) -> ModelInput:
         logit_indices=torch.tensor(logit_indices, dtype=torch.long, device=pool.device),
         sampling=tuple(item for item in items if item.samples),
     )
+
+
+def padded_length(num_tokens: int) -> int:
+    """Tokens in the flat row that carries so many."""
+    multiple = next(multiple for limit, multiple in PADDING_STEPS if num_tokens <= limit)
+    return -(-num_tokens // multiple) * multiple
 
 
 def _attention_groups(
