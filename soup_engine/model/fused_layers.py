@@ -29,7 +29,7 @@ FUSABLE_LAYERS = frozenset(
     }
 )
 
-MAX_DOUBLED_NORM = 8
+MAX_DOUBLED_NORM = 64
 """Tokens up to which computing a norm twice is faster than in ten operations."""
 
 _SILU = type(ACT2FN["silu"])
