@@ -71,11 +71,10 @@ def open_regular(path: Path) -> BufferedReader:
         raise AdapterInvalidError(
             f"{path.name} cannot be read: {(error.strerror or 'unknown error').lower()}."
         ) from error
-    file = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
+        os.close(descriptor)
         raise AdapterInvalidError(f"{path.name} is not a regular file.")
-    return file
+    return os.fdopen(descriptor, "rb")
 
 
 def _real_path(path: str | Path) -> Path:

@@ -81,6 +81,8 @@ class AdapterSpec:
         size_bytes: of the safetensors file.
         base: base model that it names, a folder or hub id.
         modules: by the module's name in the base model.
+        max_rank: the largest of their ranks, 0 without any.
+        target_modules: last parts of their names, such as ``q_proj``, sorted.
         replaced: parameters that the adapter replaces whole (``modules_to_save``), by their name
             in the base model, such as ``model.norm.weight``.
         base_copies: parameters of vocabulary layers that PEFT saved beside the adapter though it
@@ -95,20 +97,13 @@ class AdapterSpec:
     size_bytes: int
     base: str | None
     modules: Mapping[str, LoRAModule]
+    max_rank: int
+    target_modules: tuple[str, ...]
     replaced: Mapping[str, TensorInfo]
     base_copies: Mapping[str, TensorInfo]
     use_dora: bool
     use_rslora: bool
     fan_in_fan_out: bool
-
-    @property
-    def max_rank(self) -> int:
-        return max((module.rank for module in self.modules.values()), default=0)
-
-    @property
-    def target_modules(self) -> tuple[str, ...]:
-        """Last parts of the adapted modules' names, such as ``q_proj``, sorted."""
-        return tuple(sorted({name.rpartition(".")[2] for name in self.modules}))
 
 
 class AdapterWeights:
@@ -151,6 +146,8 @@ def read_adapter(folder: Path) -> AdapterSpec:
         size_bytes=size_bytes,
         base=config.base,
         modules=MappingProxyType(modules),
+        max_rank=max((module.rank for module in modules.values()), default=0),
+        target_modules=tuple(sorted({name.rpartition(".")[2] for name in modules})),
         replaced=MappingProxyType(contents.replaced),
         base_copies=MappingProxyType(contents.base_copies),
         use_dora=config.use_dora,
