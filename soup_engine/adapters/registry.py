@@ -67,8 +67,6 @@ class AdapterRegistry:
         self._leases: dict[AdapterLease, tuple[AdapterRecord, Revision]] = {}
         self._tickets: dict[LoadTicket, WeightsEntry | None] = {}
 
-    # Loading
-
     def begin_load(
         self, name: str, path: Path, *, origin: str = "runtime", replace: bool = False
     ) -> LoadTicket:
@@ -98,6 +96,7 @@ class AdapterRegistry:
                 record = self._records[name] = AdapterRecord(name, path, origin)
             elif record.status is not AdapterStatus.READY:
                 record.status, record.reason = AdapterStatus.LOADING, None
+                record.path, record.origin = path, origin
             record.ticket = ticket
             self._tickets[ticket] = None
             return ticket
@@ -153,20 +152,26 @@ class AdapterRegistry:
             if record.status is AdapterStatus.LOADING:
                 record.status = AdapterStatus.FAILED
 
-    def unload(self, name: str) -> AdapterView:
+    def unload(self, name: str, *, origin: str | None = None) -> AdapterView:
         """Give no new request to an adapter; it is gone when its running ones have ended.
 
         A load of it that is under way comes to nothing. If it was the active one, requests that
         name nothing get the base from now on. Aliases of it stay.
+
+        Args:
+            origin: unload it only if this is where it was loaded from.
 
         Returns:
             How it stands: with nothing ``running`` it is gone already.
 
         Raises:
             AdapterNotFoundError: there is no such adapter.
+            AdapterConflictError: it has another origin.
         """
         with self._locked() as freed:
             record = self._known(name)
+            if origin not in (None, record.origin):
+                raise AdapterConflictError(f"The adapter {name!r} was loaded from elsewhere.")
             record.ticket = None
             record.status, record.reason = AdapterStatus.UNLOADING, None
             if self._active == name:
@@ -186,8 +191,6 @@ class AdapterRegistry:
 
         with self._gone:
             return self._gone.wait_for(gone, timeout_s)
-
-    # Requests
 
     def bind(self, adapter: str | None, model: str | None) -> AdapterLease | None:
         """What a request gets: the adapter that it names, else the one that ``model`` names,
@@ -227,8 +230,6 @@ class AdapterRegistry:
                 self._weights.drop(revision.entry, freed)
                 self._remove_if_drained(record)
 
-    # Active adapter and aliases
-
     @property
     def active(self) -> str | None:
         """The adapter of requests that name nothing; ``None`` is the base."""
@@ -240,7 +241,7 @@ class AdapterRegistry:
         An alias stands for the adapter that it leads to at this moment.
 
         Raises:
-            AdapterNotFoundError, AdapterNotReadyError: nothing has changed then.
+            AdapterNotFoundError, AdapterNotReadyError: it is as before.
         """
         started = self._clock()
         with self._locked():
@@ -281,8 +282,6 @@ class AdapterRegistry:
         """Forget an alias; ``AdapterNotFoundError`` when there is none."""
         with self._locked():
             return self._aliases.remove(alias)
-
-    # Looking
 
     def view(self, name: str) -> AdapterView:
         """One adapter, by its name or an alias; ``AdapterNotFoundError`` when there is none."""
