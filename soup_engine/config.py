@@ -85,12 +85,17 @@ class SchedulerConfig:
         stall_factor: a step with prefill in it may take this many times a decode step, when
             some sequence is decoding (by the measured cost of both).
         max_waiting: requests that may wait; one more is refused with ``QueueFullError``.
+        max_adapters: different adapters in one step; ``None`` for any number.
+        max_adapter_wait_s: an adapter with requests waiting that got no turn for so long goes
+            before the others, however much was computed for it.
     """
 
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 1024
     stall_factor: float = 1.4
     max_waiting: int = 1024
+    max_adapters: int | None = None
+    max_adapter_wait_s: float = 2.0
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:
@@ -100,6 +105,8 @@ class SchedulerConfig:
                 "a step must have room for one token of every sequence.",
                 param="max_num_batched_tokens",
             )
+        if self.max_adapters is not None and self.max_adapters < 1:
+            raise ConfigError("max-adapters must be at least 1.", param="max_adapters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

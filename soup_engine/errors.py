@@ -13,7 +13,8 @@ sentence that says what is wrong and, where there is one, what would work.
     │   ├── MissingPackageError             503 missing_package
     │   ├── DeviceError                     503 device_unavailable
     │   ├── InsufficientMemoryError         503 insufficient_memory
-    │   └── AddressInUseError               503 address_in_use
+    │   ├── AddressInUseError               503 address_in_use
+    │   └── StateFileError                  503 state_file_invalid
     ├── ConfigError                         400 invalid_config       (exit code 2 in the CLI)
     ├── RequestError                        400 invalid_request
     │   ├── InvalidValueError               400 invalid_value
@@ -27,7 +28,13 @@ sentence that says what is wrong and, where there is one, what would work.
     │   │   └── RequestNotFoundError        404 request_not_found
     │   ├── DuplicateRequestError           409 duplicate_request
     │   ├── BodyTooLargeError               413 body_too_large
-    │   └── QueueFullError                  429 queue_full
+    │   ├── QueueFullError                  429 queue_full
+    │   └── AdapterError                    400 adapter_error
+    │       ├── AdapterInvalidError         400 adapter_invalid
+    │       ├── AdapterPathError            403 adapter_path_forbidden
+    │       ├── AdapterNotFoundError        404 adapter_not_found
+    │       ├── AdapterConflictError        409 adapter_conflict
+    │       └── AdapterNotReadyError        503 adapter_not_ready
     ├── EngineStoppedError                  503 engine_stopped
     └── EngineStepError                     500 engine_step_failed
 """
@@ -85,6 +92,12 @@ class InsufficientMemoryError(CannotRunError):
 
 class AddressInUseError(CannotRunError):
     code = "address_in_use"
+
+
+class StateFileError(CannotRunError):
+    """The file that keeps what was loaded at run time cannot be read or written."""
+
+    code = "state_file_invalid"
 
 
 class ConfigError(SoupError):
@@ -167,6 +180,47 @@ class QueueFullError(RequestError):
     def __init__(self, message: str, *, retry_after: int) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class AdapterError(RequestError):
+    """Something is wrong with an adapter, its name or its place."""
+
+    code = "adapter_error"
+
+
+class AdapterInvalidError(AdapterError):
+    """The files of an adapter are damaged, do not fit the base, or ask for what is not built."""
+
+    code = "adapter_invalid"
+
+
+class AdapterPathError(AdapterError):
+    """The path lies outside the folders that adapters may be loaded from."""
+
+    status = 403
+    code = "adapter_path_forbidden"
+    type = "permission_error"
+
+
+class AdapterNotFoundError(AdapterError):
+    status = 404
+    code = "adapter_not_found"
+    type = "not_found_error"
+
+
+class AdapterConflictError(AdapterError):
+    """A name is taken, or something else is being done to the adapter."""
+
+    status = 409
+    code = "adapter_conflict"
+
+
+class AdapterNotReadyError(AdapterError):
+    """The adapter is known but cannot answer: it is being loaded, or could not be."""
+
+    status = 503
+    code = "adapter_not_ready"
+    type = "server_error"
 
 
 class EngineStoppedError(SoupError):

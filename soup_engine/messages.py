@@ -133,3 +133,70 @@ class RequestView:
     age_s: float
     tokens_per_s: float | None
     label: str
+
+
+class AdapterStatus(Enum):
+    LOADING = "loading"
+    """Being loaded for the first time, or again after a failure."""
+    READY = "ready"
+    UNLOADING = "unloading"
+    """Takes no new requests and is gone when the running ones have ended."""
+    FAILED = "failed"
+    """Could not be loaded; ``AdapterView.reason`` says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterView:
+    """What there is to know about one adapter.
+
+    Attributes:
+        reason: why it is not ready, or why its latest reload failed while the one before it
+            goes on serving.
+        origin: ``start`` (named on the command line), ``watched`` (from ``--adapter-dir``) or
+            ``runtime`` (loaded by a request).
+        revision: rises by one each time its weights are replaced; 0 before it was ever ready.
+        content_hash: hex digits; the same for adapters that give the same answers.
+        active: requests that name nothing get this adapter.
+        reloading: the next revision is being loaded while this one serves.
+        running: requests that are bound to it, those of its earlier revisions included.
+        earlier_revisions: revisions that were replaced and still have requests running.
+        loads: how often it was loaded successfully.
+        tokens: generated for requests that have ended.
+        last_load_ms: from the order to load it to the moment new requests got it.
+        last_swap_ms: what its latest activation took.
+        loaded_at: Unix time of its present revision.
+    """
+
+    name: str
+    path: str
+    origin: str
+    status: AdapterStatus
+    reason: str | None
+    revision: int
+    content_hash: str | None
+    base: str | None
+    rank: int | None
+    target_modules: tuple[str, ...]
+    size_bytes: int | None
+    active: bool
+    aliases: tuple[str, ...]
+    reloading: bool
+    running: int
+    earlier_revisions: int
+    loads: int
+    requests: int
+    tokens: int
+    last_load_ms: float | None
+    last_swap_ms: float | None
+    loaded_at: float | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AliasView:
+    """A second name. ``history`` are its earlier targets, the latest last: rolling back goes
+    one back."""
+
+    alias: str
+    target: str
+    history: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Decides what every step computes: first come, first served, in tokens per sequence.
+"""Decides what every step computes, in tokens per sequence.
 
 A step of the engine reads::
 
@@ -12,32 +12,36 @@ Decode, prefill chunk and (later) draft verification are the same thing: a numbe
 a row. A step first gives every decoding row its token, then admits waiting sequences while
 there is room, then shares the room among all prompts that are not computed yet.
 
-Three rules keep it fair:
+Four rules keep it fair:
 
-- Age decides. Whoever runs is older than whoever waits, a row that must grow takes memory only
-  from younger sequences, and so the oldest one always advances.
+- Whose turn it is, the queue decides (``core.waiting_queue``): first come, first served for each
+  adapter, and adapters alike. Of those that run, the one admitted first decides: a row that must
+  grow takes memory only from sequences admitted later, and who loses its place that way is the
+  first to be admitted again. So the one admitted first always advances, and everybody ends.
 - While rows decode, ``n`` pending prompts (partly computed, or waiting for a place that is
   free) may together lengthen a step to ``1 + (stall_factor - 1) * n²`` times what it takes
   without them, and to one block for each of them at least. One prompt, however long, thus
   costs the decoding rows a bounded stall. Many are computed at once: while they wait, more
   rows stand idle than decode.
-- Short prompts go before long ones, so that none waits for a long one beside it; the oldest
-  prompt gets an even share of the room at least, so that it ends, too.
+- Short prompts go before long ones, so that none waits for a long one beside it; the prompt
+  admitted first gets an even share of the room at least, so that it ends, too.
+- An adapter that waits for a slot among those in use gets the next one when its turn has come
+  (``core.adapter_slots``), and keeps nobody else waiting until then.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 from soup_engine.config import SchedulerConfig
+from soup_engine.core.adapter_slots import AdapterSlots
 from soup_engine.core.kv_cache_manager import KVCacheManager
 from soup_engine.core.plan import ScheduledSequence, SchedulerOutput
 from soup_engine.core.sequence import Sequence, SequenceStatus
 from soup_engine.core.step_cost import StepCostModel
+from soup_engine.core.waiting_queue import WaitingQueue
 from soup_engine.errors import QueueFullError
 
 FINISH_INTERVAL_WEIGHT = 0.1
@@ -47,9 +51,13 @@ MAX_RETRY_AFTER_S = 60
 class Scheduler:
     """The queue, the running sequences, and the policy between them.
 
-    Iterating yields the running sequences, then the waiting ones, each oldest first.
+    Iterating yields the running sequences in the order they were admitted, then the waiting ones
+    oldest first.
 
     Args:
+        adapter_ready: whether the weights of a sequence's adapter are, or can be until the next
+            step, where the forward pass finds them. Asked often, so it answers at once. By
+            default they always are.
         clock: monotonic seconds, for ``Sequence.first_scheduled_time``.
 
     Attributes:
@@ -61,6 +69,7 @@ class Scheduler:
         config: SchedulerConfig,
         cache: KVCacheManager,
         *,
+        adapter_ready: Callable[[Sequence], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.preemptions = 0
@@ -68,8 +77,9 @@ class Scheduler:
         self._cache = cache
         self._clock = clock
         self._cost = StepCostModel()
-        self._running: list[Sequence] = []  # by age, oldest first
-        self._waiting: deque[Sequence] = deque()  # by age, all younger than the running ones
+        self._running: list[Sequence] = []  # in the order they were admitted
+        self._waiting = WaitingQueue(config.max_adapter_wait_s, clock)
+        self._slots = AdapterSlots(config.max_adapters, adapter_ready)
         self._busy_s_since_finish = 0.0
         self._finish_interval_s = 0.0
 
@@ -87,8 +97,11 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything, be it only to save or free memory."""
-        return bool(self._running or self._waiting or self._cache.has_operations)
+        """Whether a step would do anything, be it only to save or free memory. It would not
+        while all that is there waits for adapters that are not ready."""
+        if self._running or self._cache.has_operations:
+            return True
+        return self._waiting.num_admissible(self._slots, 1) > 0
 
     def add(self, *sequences: Sequence) -> None:
         """Queue the answers of one request, all or none.
@@ -102,7 +115,8 @@ class Scheduler:
                 f"asked for, and at most {self._config.max_waiting} may wait: try again later.",
                 retry_after=self._retry_after(),
             )
-        self._waiting.extend(sequences)
+        for sequence in sequences:
+            self._waiting.add(sequence)
 
     def finish(self, sequence: Sequence, *, keep_prefix: bool = True) -> None:
         """Remove a sequence that is done, aborted or failed, and free its memory.
@@ -116,6 +130,7 @@ class Scheduler:
             self._waiting.remove(sequence)
         else:
             self._running.remove(sequence)
+            self._slots.leave(sequence)
             self._cache.free(sequence, keep_prefix=keep_prefix)
             self._finish_interval_s += FINISH_INTERVAL_WEIGHT * (
                 self._busy_s_since_finish - self._finish_interval_s
@@ -124,7 +139,8 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def schedule(self) -> SchedulerOutput:
-        """Plan the next step. While anything runs or waits, at least one token is computed."""
+        """Plan the next step. While anything runs, or waits with its adapter ready, at least one
+        token is computed."""
         chosen: list[tuple[Sequence, int]] = []
         preempted = self._schedule_decodes(chosen)
         num_decodes = len(chosen)
@@ -155,6 +171,8 @@ class Scheduler:
                 num_decodes += 1
             elif item.samples:
                 self._cache.save_prefix(sequence)  # prefill is complete
+            if item.samples:
+                self._waiting.charge(sequence, 1)
         if plan.scheduled:
             self._cost.record(
                 num_decodes=num_decodes,
@@ -176,6 +194,7 @@ class Scheduler:
         self._running.clear()
         self._cache.reset()
         for sequence in failed:
+            self._slots.leave(sequence)
             sequence.row = None
             sequence.num_computed_tokens = 0
             sequence.status = SequenceStatus.FINISHED
@@ -183,8 +202,12 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` with a description when an invariant is broken."""
-        ids = [sequence.sequence_id for sequence in self]
-        assert all(a < b for a, b in pairwise(ids)), "a younger sequence stands before an older"
+        latest: dict[str | None, int] = {}
+        for sequence in self:
+            assert latest.get(sequence.adapter, -1) < sequence.sequence_id, (
+                "a younger sequence goes before an older of the same adapter"
+            )
+            latest[sequence.adapter] = sequence.sequence_id
         assert len(self._running) <= self._config.max_num_seqs, "too many sequences run"
         for sequence in self._running:
             assert sequence.status is SequenceStatus.RUNNING, "a sequence runs with wrong status"
@@ -193,10 +216,12 @@ class Scheduler:
             assert sequence.status is expected, "a sequence waits with wrong status"
             assert sequence.row is None, "a waiting sequence holds memory"
             assert sequence.num_computed_tokens == 0, "a waiting sequence has computed tokens"
+        self._waiting.check_integrity()
+        self._slots.check_integrity(self._running)
         self._cache.check_integrity(self._running)
 
     def _schedule_decodes(self, chosen: list[tuple[Sequence, int]]) -> list[Sequence]:
-        """One token for each decoding row, oldest first; returns whom that cost its place."""
+        """One token for each decoding row, in order; returns whom that cost its place."""
         preempted: list[Sequence] = []
         # Victims come off the end, so the sequences before the present one stay where they are.
         for sequence in self._running:
@@ -204,27 +229,29 @@ class Scheduler:
             if num_tokens - sequence.num_computed_tokens != 1:
                 continue
             while not self._cache.grow(sequence, num_tokens):
-                preempted.append(self._preempt_youngest())
+                preempted.append(self._preempt_last())
                 if preempted[-1] is sequence:
                     return preempted
             chosen.append((sequence, 1))
         return preempted
 
-    def _preempt_youngest(self) -> Sequence:
+    def _preempt_last(self) -> Sequence:
         sequence = self._running.pop()
+        self._slots.leave(sequence)
         self._cache.free(sequence)
         sequence.status = SequenceStatus.PREEMPTED
         sequence.preemptions += 1
         self.preemptions += 1
-        self._waiting.appendleft(sequence)
+        self._waiting.put_back(sequence)
         return sequence
 
     def _prefill_room(self, num_decodes: int) -> tuple[int, int]:
         """Prefill tokens that this step may have beside its decode rows, and the even share of
-        them that the oldest prompt is sure of."""
+        them that the prompt admitted first is sure of."""
         budget = self._config.max_num_batched_tokens - num_decodes
         free_places = self._config.max_num_seqs - len(self._running)
-        num_pending = len(self._running) - num_decodes + min(len(self._waiting), free_places)
+        num_admissible = self._waiting.num_admissible(self._slots, free_places)
+        num_pending = len(self._running) - num_decodes + num_admissible
         if num_pending == 0:
             return 0, 0
         block_size = self._cache.block_size
@@ -239,15 +266,17 @@ class Scheduler:
     def _admit(self, prompts: list[Sequence], room: int, share: int) -> None:
         """Admit waiting sequences to ``prompts`` while places, tokens and memory last."""
         unclaimed = room - sum(prompt.num_uncomputed_tokens for prompt in prompts[1:])
-        while self._waiting and len(self._running) < self._config.max_num_seqs:
+        while len(self._running) < self._config.max_num_seqs:
             if prompts and unclaimed - min(share, prompts[0].num_uncomputed_tokens) <= 0:
                 return
-            sequence = self._waiting[0]
-            if not self._cache.allocate(sequence):
+            sequence = self._waiting.next(self._slots)
+            if sequence is None or not self._cache.allocate(sequence):
                 return
             if prompts:
                 unclaimed -= sequence.num_uncomputed_tokens
-            self._running.append(self._waiting.popleft())
+            self._waiting.take(sequence)
+            self._slots.enter(sequence)
+            self._running.append(sequence)
             prompts.append(sequence)
             sequence.status = SequenceStatus.RUNNING
             if sequence.first_scheduled_time is None:
@@ -257,10 +286,10 @@ class Scheduler:
         self, prompts: list[Sequence], room: int, share: int, chosen: list[tuple[Sequence, int]]
     ) -> None:
         """Share the room among the prompts, the one with the least left to compute first."""
-        oldest = prompts[0] if prompts else None
-        reserved = min(share, oldest.num_uncomputed_tokens) if oldest else 0
+        first = prompts[0] if prompts else None
+        reserved = min(share, first.num_uncomputed_tokens) if first else 0
         for prompt in sorted(prompts, key=_num_uncomputed_tokens):
-            if prompt is oldest:
+            if prompt is first:
                 reserved = 0
             num_tokens = min(prompt.num_uncomputed_tokens, room - reserved)
             if num_tokens:

@@ -38,8 +38,10 @@ def make_sequence(
     *,
     max_tokens: int = 8,
     adapter_hash: bytes = b"",
+    adapter: str | None = None,
     cache_salt: str | None = None,
 ) -> Sequence:
+    """A sequence; its adapter is named like the text of its hash unless told otherwise."""
     return Sequence(
         sequence_id=sequence_id,
         request_id=f"request-{sequence_id}",
@@ -48,6 +50,7 @@ def make_sequence(
         num_prompt_tokens=len(prompt),
         params=SamplingParams(max_tokens=max_tokens),
         arrival_time=float(sequence_id),
+        adapter=adapter or adapter_hash.decode() or None,
         adapter_hash=adapter_hash,
         cache_salt=cache_salt,
     )
@@ -131,7 +134,11 @@ class ListRunner:
 
 @dataclass(kw_only=True)
 class Simulation:
-    """Engine in small: scheduler, manager and a ``ListRunner``, with random sampled tokens."""
+    """Engine in small: scheduler, manager and a ``ListRunner``, with random sampled tokens.
+
+    Attributes:
+        unready: content hashes of adapters that cannot run for the moment.
+    """
 
     num_row_tokens: int
     num_prefix_blocks: int
@@ -141,7 +148,11 @@ class Simulation:
     seed: int
     block_size: int = 4
     slab_tokens: int = 64
+    max_adapters: int | None = None
+    max_adapter_wait_s: float = 3.0
 
+    unready: set[bytes] = field(default_factory=set)
+    now: float = 0.0
     ended: list[Sequence] = field(default_factory=list)
     alive: list[Sequence] = field(default_factory=list)
     num_added: int = 0
@@ -160,8 +171,12 @@ class Simulation:
             SchedulerConfig(
                 max_num_seqs=self.max_num_seqs,
                 max_num_batched_tokens=self.max_num_batched_tokens,
+                max_adapters=self.max_adapters,
+                max_adapter_wait_s=self.max_adapter_wait_s,
             ),
             self.cache,
+            adapter_ready=lambda sequence: sequence.adapter_hash not in self.unready,
+            clock=lambda: self.now,
         )
         self.runner = ListRunner(self.num_row_tokens, self.num_prefix_blocks, self.block_size)
 
@@ -171,6 +186,7 @@ class Simulation:
         *,
         max_tokens: int = 8,
         adapter_hash: bytes = b"",
+        adapter: str | None = None,
         cache_salt: str | None = None,
     ) -> Sequence:
         sequence = make_sequence(
@@ -178,6 +194,7 @@ class Simulation:
             prompt,
             max_tokens=max_tokens,
             adapter_hash=adapter_hash,
+            adapter=adapter,
             cache_salt=cache_salt,
         )
         self.num_added += 1
@@ -188,28 +205,33 @@ class Simulation:
     def add_random(self) -> Sequence:
         """A prompt that often starts like an earlier one, and any answer length that fits."""
         prompt: list[int] = []
+        adapter_hash = self.random.choice([b"", b"a", b"b", b"c"])
         earlier = self.alive + self.ended
         if earlier and self.random.random() < 0.7:
-            other = self.random.choice(earlier).token_ids
-            prompt = other[: self.random.randint(1, len(other))]
+            other = self.random.choice(earlier)
+            prompt = other.token_ids[: self.random.randint(1, other.num_tokens)]
+            adapter_hash = self.random.choice([other.adapter_hash, adapter_hash])
         room = self.max_model_len - 1
         prompt += self.random.choices(range(VOCABULARY), k=self.random.randint(1, room))
         prompt = prompt[: self.random.randint(1, room)]
         return self.add(
             prompt,
             max_tokens=self.random.randint(1, self.max_model_len - len(prompt)),
-            adapter_hash=self.random.choice([b"", b"", b"a", b"b"]),
+            adapter_hash=adapter_hash,
             cache_salt=self.random.choice([None, None, None, "salt"]),
         )
 
     def step(self) -> SchedulerOutput:
-        busy = self.scheduler.num_running + self.scheduler.num_waiting > 0
+        busy = self.scheduler.num_running > 0 or self.could_start
+        assert self.scheduler.has_work >= busy
         plan = self.scheduler.schedule()
         assert bool(plan.scheduled) == busy, "a step computed nothing while there was work"
         assert plan.num_tokens <= self.max_num_batched_tokens
         self.scheduler.check_integrity()
         self.runner.execute(plan)
-        self.scheduler.complete(plan, duration_s=self.random.random())
+        duration_s = self.random.random()
+        self.now += duration_s
+        self.scheduler.complete(plan, duration_s)
         for item in plan.scheduled:
             if item.samples:
                 item.sequence.token_ids.append(self.random.randrange(VOCABULARY))
@@ -217,6 +239,15 @@ class Simulation:
                     self.end(item.sequence)
         self.scheduler.check_integrity()
         return plan
+
+    @property
+    def could_start(self) -> bool:
+        """Whether some adapter is ready that has a sequence waiting which is its next."""
+        waiting = list(self.scheduler)[self.scheduler.num_running :]
+        heads: dict[str | None, Sequence] = {}
+        for sequence in waiting:
+            heads.setdefault(sequence.adapter, sequence)
+        return any(head.adapter_hash not in self.unready for head in heads.values())
 
     def end(self, sequence: Sequence) -> None:
         self.scheduler.finish(sequence)
@@ -233,9 +264,10 @@ class Simulation:
         self.scheduler.check_integrity()
 
     def drain(self) -> int:
-        """Run until nothing is left; returns the number of steps."""
-        # Every step gives the oldest sequence a token, and a preempted one computes its own anew
-        # at most once for each capacity that an older one grows to.
+        """Make all adapters ready and run until nothing is left; returns the number of steps."""
+        self.unready.clear()
+        # Every step gives the sequence admitted first a token, and a preempted one computes its
+        # own anew at most once for each capacity that one admitted before it grows to.
         limit = 10 + 8 * sum(s.num_prompt_tokens + s.params.max_tokens for s in self.alive)
         steps = 0
         while self.scheduler.has_work:
@@ -260,12 +292,13 @@ def random_simulation(seed: int) -> Simulation:
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=rng.randint(max_num_seqs, 64),
+        max_adapters=rng.choice([None, 1, 2]),
         seed=seed,
     )
 
 
 def run_random(simulation: Simulation, num_requests: int = 12) -> Simulation:
-    """Arrivals, aborts, failures and unloaded adapters between steps, then drain."""
+    """Arrivals, aborts, failures, adapters that get ready or unloaded between steps; then drain."""
     rng = simulation.random
     while simulation.num_added < num_requests:
         action = rng.random()
@@ -277,6 +310,8 @@ def run_random(simulation: Simulation, num_requests: int = 12) -> Simulation:
             simulation.fail_step()
         elif action < 0.31:
             simulation.cache.forget_adapter(rng.choice([b"a", b"b"]))
+        elif action < 0.33:
+            simulation.unready ^= {rng.choice([b"a", b"b"])}
         else:
             simulation.step()
     simulation.drain()

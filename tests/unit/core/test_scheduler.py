@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 
 from soup_engine.config import SchedulerConfig
@@ -6,7 +8,7 @@ from soup_engine.core.plan import FreeSlab, SchedulerOutput
 from soup_engine.core.scheduler import Scheduler
 from soup_engine.core.sequence import Sequence, SequenceStatus
 from soup_engine.core.step_cost import MEASURE_INTERVAL
-from soup_engine.errors import QueueFullError
+from soup_engine.errors import ConfigError, QueueFullError
 
 DECODE_S = 0.040
 TOKEN_S = 0.001
@@ -15,7 +17,12 @@ TOKEN_S = 0.001
 class Engine:
     """Scheduler and manager with a clock; sampled tokens are all 0, steps take what they cost."""
 
-    def __init__(self, num_row_tokens: int = 64 * 1024, **settings: int) -> None:
+    def __init__(
+        self,
+        num_row_tokens: int = 64 * 1024,
+        adapter_ready: Callable[[Sequence], bool] | None = None,
+        **settings: float,
+    ) -> None:
         self.now = 0.0
         self.cache = KVCacheManager(
             num_row_tokens=num_row_tokens,
@@ -25,7 +32,12 @@ class Engine:
             max_num_seqs=settings.get("max_num_seqs", 32),
             max_model_len=4096,
         )
-        self.scheduler = Scheduler(SchedulerConfig(**settings), self.cache, clock=lambda: self.now)
+        self.scheduler = Scheduler(
+            SchedulerConfig(**settings),
+            self.cache,
+            adapter_ready=adapter_ready,
+            clock=lambda: self.now,
+        )
 
     def step(self) -> SchedulerOutput:
         plan = self.scheduler.schedule()
@@ -67,7 +79,7 @@ def add(make_sequence):
 def decoding(add):
     """An engine with so many decoding rows (ids from 0), whose costs are known to it."""
 
-    def decoding(num_decodes: int, **settings: int) -> Engine:
+    def decoding(num_decodes: int, **settings) -> Engine:
         engine = Engine(**settings)
         for sequence_id in range(num_decodes):
             add(engine, sequence_id, 20)
@@ -266,7 +278,97 @@ def test_integrity_check_sees_a_waiting_sequence_with_memory(add) -> None:
     first, second = add(engine, 0, 10), add(engine, 1, 10)
     engine.step()
     engine.scheduler._running.remove(second)
-    engine.scheduler._waiting.append(second)
+    engine.scheduler._waiting.add(second)
     with pytest.raises(AssertionError, match="wrong status"):
         engine.scheduler.check_integrity()
     assert first.row is not None
+
+
+class Traffic:
+    """Requests of several adapters, each with 16 tokens to answer, against 8 places: the engine
+    finishes 12.5 of them in a second at most."""
+
+    def __init__(self, make_sequence, rates: dict[str, float], **settings: float) -> None:
+        self.engine = Engine(max_num_seqs=8, **settings)
+        self.waits: dict[str, list[float]] = {adapter: [] for adapter in rates}
+        self._rates = rates
+        self._due = dict.fromkeys(rates, 0.0)
+        self._arrived: dict[Sequence, tuple[str, float]] = {}
+        self._make_sequence = make_sequence
+
+    def run(self, seconds: float, *, tell_apart: bool = True) -> None:
+        """Serve for so long; ``waits`` are the seconds that each sequence waited for a place."""
+        while self.engine.now < seconds:
+            for adapter, rate in self._rates.items():
+                while self._due[adapter] <= self.engine.now:
+                    self._due[adapter] += 1 / rate
+                    sequence = self._make_sequence(
+                        len(self._arrived), [0] * 4, adapter_hash=adapter.encode() * tell_apart
+                    )
+                    self._arrived[sequence] = adapter, self.engine.now
+                    self.engine.scheduler.add(sequence)
+            for item in self.engine.step().scheduled:
+                if item.sequence.num_output_tokens == 16:
+                    self.engine.scheduler.finish(item.sequence)
+        for sequence, (adapter, arrived) in self._arrived.items():
+            scheduled = sequence.first_scheduled_time
+            until = self.engine.now if scheduled is None else scheduled
+            self.waits[adapter].append(until - arrived)
+
+
+def test_a_flood_on_one_adapter_hardly_delays_the_others(make_sequence) -> None:
+    rates = {"flood": 15.0, "a": 1.5, "b": 1.5, "c": 1.5}
+    fair = Traffic(make_sequence, rates)
+    fair.run(60.0)
+    assert max(fair.waits["flood"]) > 15.0
+    for adapter in "abc":
+        assert len(fair.waits[adapter]) > 80
+        assert max(fair.waits[adapter]) < 1.0
+
+    unfair = Traffic(make_sequence, rates)
+    unfair.run(60.0, tell_apart=False)
+    assert max(unfair.waits["a"]) > 15.0
+
+
+def test_adapters_without_a_slot_wait_for_their_turn_and_no_longer(make_sequence) -> None:
+    rates = {"a": 6.0, "b": 6.0, "c": 0.5, "d": 0.5}
+    traffic = Traffic(make_sequence, rates, max_adapters=2, max_adapter_wait_s=1.0)
+    traffic.run(60.0)
+    for adapter in "cd":
+        assert len(traffic.waits[adapter]) > 25
+        # A turn after max_adapter_wait_s, then until an adapter's 16 tokens are answered, twice.
+        assert max(traffic.waits[adapter]) < 6.0
+
+
+def test_nothing_is_done_for_adapters_that_are_not_ready(make_sequence) -> None:
+    ready: set[str] = set()
+    engine = Engine(adapter_ready=lambda sequence: sequence.adapter in ready)
+    sequences = [
+        make_sequence(i, [0] * 4, adapter_hash=name) for i, name in enumerate([b"a", b"b"])
+    ]
+    engine.scheduler.add(*sequences)
+    assert not engine.scheduler.has_work
+    assert engine.scheduler.schedule().empty
+    ready.add("b")
+    assert engine.scheduler.has_work
+    assert tokens(engine.step()) == {1: 4}
+    ready.add("a")
+    engine.step()  # the cost of decoding is measured by itself first
+    assert tokens(engine.step()) == {0: 4, 1: 1}
+
+
+def test_blocked_prompts_do_not_lengthen_decode_steps(decoding, make_sequence, add) -> None:
+    engine = decoding(4, adapter_ready=lambda sequence: not sequence.adapter)
+    for i in range(4, 24):
+        engine.scheduler.add(make_sequence(i, [0] * 40, adapter_hash=b"a"))
+    add(engine, 24, 2000)
+    engine.step()
+    before = engine.now
+    plan = engine.step()
+    assert tokens(plan).keys() == {0, 1, 2, 3, 24}
+    assert engine.now - before <= 1.41 * DECODE_S
+
+
+def test_there_is_at_least_one_slot() -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        SchedulerConfig(max_adapters=0)

@@ -43,10 +43,17 @@ def make_machine(simulation_class, mutate: Callable | None = None) -> type[RuleB
             prefix_blocks=st.sampled_from([0, 3, 12, 40]),
             max_num_seqs=st.integers(1, 5),
             spare_tokens=st.integers(0, 40),
+            max_adapters=st.sampled_from([None, 1, 2]),
             seed=st.integers(0, 1000),
         )
         def start(
-            self, rows: int, prefix_blocks: int, max_num_seqs: int, spare_tokens: int, seed: int
+            self,
+            rows: int,
+            prefix_blocks: int,
+            max_num_seqs: int,
+            spare_tokens: int,
+            max_adapters: int | None,
+            seed: int,
         ) -> None:
             self.simulation = simulation_class(
                 num_row_tokens=rows,
@@ -54,6 +61,7 @@ def make_machine(simulation_class, mutate: Callable | None = None) -> type[RuleB
                 max_model_len=40,
                 max_num_seqs=max_num_seqs,
                 max_num_batched_tokens=max_num_seqs + spare_tokens,
+                max_adapters=max_adapters,
                 seed=seed,
             )
             if mutate is not None:
@@ -63,23 +71,36 @@ def make_machine(simulation_class, mutate: Callable | None = None) -> type[RuleB
         @rule(
             prompt=tokens,
             max_tokens=st.integers(1, 39),
-            adapter_hash=st.sampled_from([b"", b"a"]),
+            adapter_hash=st.sampled_from([b"", b"a", b"b", b"c"]),
+            adapter=st.sampled_from([None, "renamed"]),
             cache_salt=st.sampled_from([None, "salt"]),
         )
         def add(
-            self, prompt: list[int], max_tokens: int, adapter_hash: bytes, cache_salt: str | None
+            self,
+            prompt: list[int],
+            max_tokens: int,
+            adapter_hash: bytes,
+            adapter: str | None,
+            cache_salt: str | None,
         ) -> None:
             prompt = prompt[:39]
             self.simulation.add(
                 prompt,
                 max_tokens=min(max_tokens, 40 - len(prompt)),
                 adapter_hash=adapter_hash,
+                adapter=adapter,
                 cache_salt=cache_salt,
             )
 
         @precondition(lambda self: self.simulation.alive or self.simulation.ended)
-        @rule(data=st.data(), max_tokens=st.integers(1, 39))
-        def add_continuation(self, data: st.DataObject, max_tokens: int) -> None:
+        @rule(
+            data=st.data(),
+            max_tokens=st.integers(1, 39),
+            cache_salt=st.sampled_from([None, "salt"]),
+        )
+        def add_continuation(
+            self, data: st.DataObject, max_tokens: int, cache_salt: str | None
+        ) -> None:
             """The next turn of a chat: what was said so far, and more."""
             turns = self.simulation.alive + self.simulation.ended
             earlier = data.draw(st.sampled_from(turns), "turn")
@@ -88,7 +109,8 @@ def make_machine(simulation_class, mutate: Callable | None = None) -> type[RuleB
                 prompt,
                 max_tokens=min(max_tokens, 40 - len(prompt)),
                 adapter_hash=earlier.adapter_hash,
-                cache_salt=earlier.cache_salt,
+                adapter=earlier.adapter,
+                cache_salt=cache_salt,
             )
 
         @rule(count=st.integers(1, 8))
@@ -104,6 +126,10 @@ def make_machine(simulation_class, mutate: Callable | None = None) -> type[RuleB
         @rule(adapter_hash=st.sampled_from([b"a", b"b"]))
         def unload_adapter(self, adapter_hash: bytes) -> None:
             self.simulation.cache.forget_adapter(adapter_hash)
+
+        @rule(adapter_hash=st.sampled_from([b"a", b"b", b"c"]))
+        def change_readiness(self, adapter_hash: bytes) -> None:
+            self.simulation.unready ^= {adapter_hash}
 
         @rule()
         def fail_step(self) -> None:
