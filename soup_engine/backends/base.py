@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from soup_engine.messages import GenerationRequest, RequestOutput
+from soup_engine.adapters.registry import AdapterRegistry
+from soup_engine.messages import AdapterView, GenerationRequest, RequestOutput
 from soup_engine.metrics.snapshot import EngineSnapshot
 
 ProgressCallback: TypeAlias = Callable[[str, float | None], None]
@@ -89,6 +91,39 @@ class TextProcessor(Protocol):
         ...
 
 
+class AdapterControl(Protocol):
+    """Adapters of a running backend. Names, aliases, activation, leases and views are the
+    registry's business, from any thread; only what moves weights goes through here."""
+
+    @property
+    def registry(self) -> AdapterRegistry: ...
+
+    def load(
+        self, name: str, path: Path, *, origin: str = "runtime", replace: bool = False
+    ) -> AdapterView:
+        """Read, check and lay out an adapter; new requests may use it when this returns.
+
+        Blocks on the disk, so not for an event loop's thread. A failed load leaves what served
+        before serving.
+
+        Args:
+            path: its folder, already contained by the caller (``adapters.paths``).
+            origin, replace: as for ``AdapterRegistry.begin_load``.
+
+        Raises:
+            AdapterError: a subclass that says what is wrong.
+        """
+        ...
+
+    def unload(self, name: str, *, origin: str | None = None) -> AdapterView:
+        """Take no new requests for it; it goes when those that run have ended.
+
+        Raises:
+            AdapterNotFoundError: there is none of this name.
+        """
+        ...
+
+
 class Backend(Protocol):
     """An engine with a model in it."""
 
@@ -105,6 +140,11 @@ class Backend(Protocol):
     @property
     def text(self) -> TextProcessor:
         """Known after ``start`` returned."""
+        ...
+
+    @property
+    def adapters(self) -> AdapterControl | None:
+        """``None`` where ``capabilities.adapters`` is False. Known after ``start`` returned."""
         ...
 
     def start(self, on_progress: ProgressCallback | None = None) -> None:

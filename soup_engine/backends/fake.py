@@ -80,6 +80,10 @@ class FakeBackend:
         self.text = CharacterText()
 
     @property
+    def adapters(self) -> None:
+        return None
+
+    @property
     def capabilities(self) -> BackendCapabilities:
         return self._capabilities
 

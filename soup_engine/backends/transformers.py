@@ -33,6 +33,7 @@ class TransformersBackend:
 
     name = "transformers"
     capabilities = BackendCapabilities()
+    adapters = None
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
