@@ -97,9 +97,9 @@ class SlabPool:
         self._next_id = 0
         self._slabs: dict[int, Slab] = {}
         self._by_capacity: dict[int, list[Slab]] = {c: [] for c in self.capacities}
-        # The slab that was emptied last: kept so that one sequence that comes and goes does not
-        # create and free a slab each time; the first to go when memory is needed.
-        self._spare: Slab | None = None
+        # One emptied slab of each class, by capacity: kept so that sequences that come, grow and
+        # go do not create and free slabs each time; the first to go when memory is needed.
+        self._spares: dict[int, Slab] = {}
 
     def place(self, sequence: Sequence, num_tokens: int) -> bool:
         """Give the sequence a new row of at least ``num_tokens``; False when memory is short."""
@@ -134,11 +134,11 @@ class SlabPool:
     def check_integrity(self, running: Iterable[Sequence]) -> None:
         """Raise ``AssertionError`` when an invariant is broken; ``running`` own the rows."""
         grouped = [slab for group in self._by_capacity.values() for slab in group]
-        spare = [] if self._spare is None else [self._spare]
+        spare = list(self._spares.values())
         everything = [*grouped, *spare]
         assert {s.slab_id: s for s in everything} == self._slabs, "a slab is lost"
         assert len(everything) == len(self._slabs), "a slab is listed twice"
-        assert all(not slab.occupants for slab in spare), "the spare slab is in use"
+        assert all(not slab.occupants for slab in spare), "a spare slab is in use"
         created = sum(slab.num_tokens for slab in everything)
         assert created == self.num_created_tokens, "created tokens are miscounted"
         assert created <= self.num_tokens, f"{created} tokens exceed the budget {self.num_tokens}"
@@ -174,14 +174,13 @@ class SlabPool:
 
     def _create(self, capacity: int) -> Slab | None:
         """The spare or a new slab, with fewer rows when memory is short; ``None`` below one."""
-        spare = self._spare
-        if spare is not None and spare.capacity == capacity:
-            self._spare = None
+        spare = self._spares.pop(capacity, None)
+        if spare is not None:
             self._by_capacity[capacity].append(spare)
             return spare
         rows = max(1, min(self._max_rows, self._slab_tokens // capacity))
-        if rows * capacity > self.num_tokens - self.num_created_tokens:
-            self._free_spare()
+        while self._spares and rows * capacity > self.num_tokens - self.num_created_tokens:
+            self._free_spare(max(self._spares))
         rows = min(rows, (self.num_tokens - self.num_created_tokens) // capacity)
         if rows == 0:
             return None
@@ -207,17 +206,17 @@ class SlabPool:
         self.num_used_tokens -= slab.capacity
         if not last.occupants:
             group.pop()
-            self._free_spare()
-            self._spare = last
+            if last.capacity in self._spares:
+                self._free_spare(last.capacity)
+            self._spares[last.capacity] = last
 
     def _copy(self, sequence: Sequence, source: RowRef) -> None:
         assert sequence.row is not None, "there is a row to copy to"
         if sequence.num_computed_tokens:
             self.operations.append(MoveRow(source, sequence.row, sequence.num_computed_tokens))
 
-    def _free_spare(self) -> None:
-        if self._spare is not None:
-            del self._slabs[self._spare.slab_id]
-            self.num_created_tokens -= self._spare.num_tokens
-            self.operations.append(FreeSlab(self._spare.slab_id))
-            self._spare = None
+    def _free_spare(self, capacity: int) -> None:
+        spare = self._spares.pop(capacity)
+        del self._slabs[spare.slab_id]
+        self.num_created_tokens -= spare.num_tokens
+        self.operations.append(FreeSlab(spare.slab_id))

@@ -88,8 +88,8 @@ class FusedDecoderLayer(nn.Module):
         states = self.output(context.flatten(1), states)
         gate_up = self.gate_up(_rms_norm(states, self.mlp_norm))  # [num_tokens, 2 * intermediate]
         gate = self.activation(gate_up[:, : self.intermediate_size])
-        states = self.down(gate.mul_(gate_up[:, self.intermediate_size :]), states)
-        return states.unsqueeze(0)
+        output: Tensor = self.down(gate.mul_(gate_up[:, self.intermediate_size :]), states)
+        return output.unsqueeze(0)
 
     def _head_norm(self, attention: Any) -> tuple[Tensor | None, float]:
         """Weights of Qwen3's norms of query and key heads: [query_heads + key_heads, head_dim]."""
@@ -130,8 +130,8 @@ def _fusable(layer: Any) -> bool:
     if (type(layer).__module__, type(layer).__name__) not in FUSABLE_LAYERS:
         return False
     attention, mlp = layer.self_attn, layer.mlp
-    linears = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
-    linears += (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+    linears = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+    linears += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
     # Quantised layers and the like are subclasses or others, and stay as they are.
     return all(type(linear) is nn.Linear for linear in linears)
 
@@ -144,4 +144,5 @@ def _rms_norm(states: Tensor, norm: Any) -> Tensor:
         return functional.rms_norm(states, (hidden,), norm.weight, norm.variance_epsilon)
     doubled = torch.cat([states, -states], dim=-1)  # [num_tokens, 2 * hidden]
     normed = functional.layer_norm(doubled, (2 * hidden,), eps=norm.variance_epsilon)
-    return normed[:, :hidden] * norm.weight
+    weight: Tensor = norm.weight
+    return normed[:, :hidden] * weight

@@ -14,9 +14,11 @@ attention reads ``[rows, heads, capacity, dim]`` as a strided view.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -102,6 +104,14 @@ def _as_copyable(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor
 
 
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros; on a CPU pages of the system that cost memory and time only once they are used."""
+    if device.type != "cpu" or 0 in shape:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(numpy.zeros(size, dtype=numpy.uint8)).view(dtype).view(shape)
+
+
 class PlaneBlock:
     """Planes of all layers over one pair of leading axes: a slab, or the prefix store."""
 
@@ -117,8 +127,8 @@ class PlaneBlock:
         for shape, members in layout.groups().items():
             axes = (len(members), outer, inner, shape.heads)
             # Memory that was never written may hold NaN, which a mask of -inf would let through.
-            data = torch.zeros(*axes, shape.dim, dtype=dtype, device=device)
-            scale = torch.zeros(axes, device=device) if dtype == torch.int8 else None
+            data = _zeros((*axes, shape.dim), dtype, device)
+            scale = _zeros(axes, torch.float32, device) if dtype == torch.int8 else None
             self.tensors.extend([data] if scale is None else [data, scale])
             for number, member in enumerate(members):
                 self._planes[member] = Plane(data[number], None if scale is None else scale[number])

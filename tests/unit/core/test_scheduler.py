@@ -225,15 +225,16 @@ def test_finishing_a_waiting_sequence_removes_it(add) -> None:
 
 
 def test_memory_is_freed_by_a_last_step_without_tokens(add) -> None:
-    engine = Engine()
-    short, long = add(engine, 0, 10), add(engine, 1, 100)
+    engine = Engine(max_num_seqs=40)
+    sequences = [add(engine, i, 10) for i in range(40)]
     engine.step()
-    engine.scheduler.finish(short)
-    engine.scheduler.finish(long)
+    assert len({sequence.row.slab for sequence in sequences}) > 1
+    for sequence in sequences:
+        engine.scheduler.finish(sequence)
     assert engine.scheduler.has_work
     plan = engine.step()
     assert plan.scheduled == ()
-    assert plan.kv_operations == (FreeSlab(0),)
+    assert any(isinstance(operation, FreeSlab) for operation in plan.kv_operations)
     assert not engine.scheduler.has_work
 
 

@@ -270,7 +270,9 @@ MUTATIONS = {
     "a row never grows": on_class(KVCacheManager, "grow", lambda _original, *_args: True),
     "an evicted block is still found": on_class(PrefixStore, "_take", _take_and_find_again),
     "slabs may exceed the budget": on_class(
-        SlabPool, "_free_spare", lambda _original, pool: setattr(pool, "num_created_tokens", 0)
+        SlabPool,
+        "_free_spare",
+        lambda _original, pool, _capacity: setattr(pool, "num_created_tokens", 0),
     ),
     "chunks are counted one token too long": on_class(
         Scheduler, "complete", _complete_and_overcount

@@ -110,15 +110,24 @@ def test_last_emptied_slab_is_used_again(place) -> None:
     pool.check_integrity([again])
 
 
-def test_only_one_empty_slab_is_kept(place) -> None:
+def test_one_empty_slab_of_each_class_is_kept(place) -> None:
     pool = make_pool(8192)
-    short, long = place(pool, 60), place(pool, 200)
+    rows = [place(pool, 60)]
+    while rows[-1].row.slab == 0:
+        rows.append(place(pool, 60))
+    long = place(pool, 200)
     pool.operations.clear()
-    pool.release(short)
-    assert pool.operations == []
     pool.release(long)
-    assert pool.operations == [FreeSlab(0)]
+    for sequence in rows:
+        pool.release(sequence)
+    assert [type(operation) for operation in pool.operations if type(operation) is not MoveRow] == [
+        FreeSlab
+    ]
     pool.check_integrity([])
+    pool.operations.clear()
+    again = [place(pool, 60), place(pool, 200)]
+    assert pool.operations == []
+    pool.check_integrity(again)
 
 
 def test_empty_slab_is_freed_before_memory_is_short(place) -> None:
