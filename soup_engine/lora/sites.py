@@ -73,10 +73,11 @@ class LinearSite:
         self._in_features = in_features
         self._out_features = parts[-1].columns.stop
         self._num_slots = num_slots
-        self._options = {"dtype": dtype, "device": device}
+        self._dtype = dtype
+        self._device = device
         self._delta_bits = 0
-        self._a = torch.empty((num_slots, 0, in_features), **self._options)  # [slots, rank, in]
-        self._b = torch.empty((num_slots, 0, self._out_features), **self._options)
+        self._a = self._zeros(num_slots, 0, in_features)  # [slots, rank, in]
+        self._b = self._zeros(num_slots, 0, self._out_features)  # [slots, rank, out]
         self._factor_bits = 0
         self._factors: Tensor | None = None  # [slots + 1, out], ones first
         self._replaced: dict[int, dict[int, Parameters]] = {}
@@ -89,7 +90,7 @@ class LinearSite:
         if deltas:
             self._put_deltas(slot, deltas)
         if replaced:
-            device = self._options["device"]
+            device = self._device
             self._replaced[slot] = {
                 number: {name: tensor.to(device) for name, tensor in parameters.items()}
                 for number, parameters in replaced.items()
@@ -144,7 +145,7 @@ class LinearSite:
 
     def _put_factor(self, slot: int, part: LinearPart, factor: Tensor) -> None:
         if self._factors is None:
-            self._factors = torch.ones((self._num_slots + 1, self._out_features), **self._options)
+            self._factors = self._zeros(self._num_slots + 1, self._out_features).add_(1.0)
         self._factors[slot + 1, part.columns].copy_(factor)
         self._factor_bits |= 1 << slot
 
@@ -152,11 +153,14 @@ class LinearSite:
         if rank <= self.rank:
             return
         a, b = self._a, self._b
-        self._a = torch.zeros((self._num_slots, rank, self._in_features), **self._options)
-        self._b = torch.zeros((self._num_slots, rank, self._out_features), **self._options)
+        self._a = self._zeros(self._num_slots, rank, self._in_features)
+        self._b = self._zeros(self._num_slots, rank, self._out_features)
         self._a[:, : self.rank].copy_(a)
         self._b[:, : self.rank].copy_(b)
         self.rank = rank
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=self._dtype, device=self._device)
 
     def _apply_deltas(self, rows: AdapterRows, states: Tensor, output: Tensor) -> None:
         if not rows.by_runs:

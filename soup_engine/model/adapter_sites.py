@@ -171,7 +171,7 @@ class AdapterSites:
         if isinstance(module, FusedLinear):
             parts, in_features = module.parts, module.in_features
         else:
-            parts = [LinearPart(slice(0, base.out_features), module.bias)]
+            parts = (LinearPart(slice(0, base.out_features), module.bias),)
             in_features = base.in_features
         linear = LinearSite(
             in_features, parts, num_slots=self.num_slots, dtype=self.dtype, device=self.device
