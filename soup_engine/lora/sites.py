@@ -90,9 +90,8 @@ class LinearSite:
         if deltas:
             self._put_deltas(slot, deltas)
         if replaced:
-            device = self._device
             self._replaced[slot] = {
-                number: {name: tensor.to(device) for name, tensor in parameters.items()}
+                number: {name: tensor.to(self._device) for name, tensor in parameters.items()}
                 for number, parameters in replaced.items()
             }
 
@@ -221,7 +220,9 @@ class ModuleSite:
                 factor=None if factor is None else factor.to(self._device),
             )
         for parameters in replaced.values():
-            self._replaced[slot] = {k: v.to(self._device) for k, v in parameters.items()}
+            self._replaced[slot] = {
+                name: tensor.to(self._device) for name, tensor in parameters.items()
+            }
 
     def clear(self, slot: int) -> None:
         self.bits &= ~(1 << slot)

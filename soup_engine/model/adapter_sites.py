@@ -90,9 +90,6 @@ class AdapterSites:
                     "embeddings and norms over the hidden size none can be replaced for single "
                     "rows."
                 )
-        for name, module in spec.modules.items():
-            if module.magnitude is not None:
-                self.parameter(f"{name}.weight")
 
     def parameter(self, name: str) -> Tensor:
         """A parameter of the base, dense and as the original module had it.
