@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -30,11 +29,11 @@ class Model:
 
 class Full(Model):
     def put(self, slot: int, adapter: HostAdapter) -> None:
-        raise MemoryError
+        raise MemoryError(f"no room for {adapter} in slot {slot}")
 
 
 def weights(number: int, content: bytes) -> SharedWeights:
-    spec: Any = AdapterSpec(
+    spec = AdapterSpec(
         folder=Path("adapter"),
         content_hash=content,
         weights_hash=content,
@@ -49,7 +48,7 @@ def weights(number: int, content: bytes) -> SharedWeights:
         use_rslora=False,
         fan_in_fan_out=False,
     )
-    return SharedWeights(number, cast(AdapterSpec, spec))
+    return SharedWeights(number, spec)
 
 
 def tier(*contents: bytes) -> HostTier:
