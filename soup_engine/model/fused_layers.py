@@ -99,8 +99,9 @@ class FusedDecoderLayer(nn.Module):
         # [num_tokens, 2 * intermediate]
         gate_up = self.gate_up(self._norm(states, self.mlp_norm, rows), rows=rows)
         gate = self.activation(gate_up[:, : self.intermediate_size])
-        states = self.down(gate.mul_(gate_up[:, self.intermediate_size :]), states, rows)
-        return states.unsqueeze(0)
+        product = gate.mul_(gate_up[:, self.intermediate_size :])
+        output: Tensor = self.down(product, states, rows)
+        return output.unsqueeze(0)
 
     def linear_parts(self) -> Iterator[tuple[str, FusedLinear, int]]:
         """Where the linear layers of the original are: name in it, product, part of that."""
@@ -163,8 +164,8 @@ def _fusable(layer: Any) -> bool:
     if (type(layer).__module__, type(layer).__name__) not in FUSABLE_LAYERS:
         return False
     attention, mlp = layer.self_attn, layer.mlp
-    linears = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
-    linears += (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+    linears = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+    linears += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
     # Quantised layers and the like are subclasses or others, and stay as they are.
     return all(type(linear) is nn.Linear for linear in linears)
 
@@ -177,4 +178,5 @@ def _rms_norm(states: Tensor, norm: Any) -> Tensor:
         return functional.rms_norm(states, (hidden,), norm.weight, norm.variance_epsilon)
     doubled = torch.cat([states, -states], dim=-1)  # [num_tokens, 2 * hidden]
     normed = functional.layer_norm(doubled, (2 * hidden,), eps=norm.variance_epsilon)
-    return normed[:, :hidden] * norm.weight
+    weighted: Tensor = normed[:, :hidden] * norm.weight
+    return weighted

@@ -120,7 +120,8 @@ class _Packed:
 
     def dense_weight(self) -> Tensor:
         """A copy in the usual layout."""
-        return self.weight.to_dense()
+        dense: Tensor = self.weight.to_dense()
+        return dense
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:

@@ -6,6 +6,7 @@ the engine on purpose and expects the comparison to notice.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -140,6 +141,9 @@ def make_rig(
         scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=max_num_batched_tokens),
         lora=LoRAConfig(max_adapters=slots),
     )
+    with torch.inference_mode():
+        # Sites stay with a model, and the other tests have the same one.
+        loaded = replace(loaded, model=copy.deepcopy(loaded.model))
     host = HostTier()
     registry = AdapterRegistry(["tiny"], on_free=host.free)
 
