@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import random
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from soup_engine.adapters.records import AdapterLease
 from soup_engine.adapters.registry import AdapterRegistry
@@ -229,15 +229,25 @@ def arrivals(
     return items, worn
 
 
+class WornReference(Reference):
+    """To each text its own reference: what wrote it."""
+
+    def __init__(self, by_text: dict[tuple[int, ...], Reference]) -> None:
+        self._by_text = by_text
+
+    def logprobs(self, token_ids: list[int]) -> Tensor:
+        return self._by_text[tuple(token_ids)].logprobs(token_ids)
+
+
 def differences(
     answers: dict[str, Answer], worn: dict[str, str], reference_of: Callable[[str], Reference]
-) -> dict[str, list[str]]:
-    """By adapter, what is not as its reference has it."""
-    groups: defaultdict[str, list[Answer]] = defaultdict(list)
-    for request_id, answer in answers.items():
-        groups[worn[request_id]].append(answer)
-    found = {name: compare(reference_of(name), group) for name, group in groups.items()}
-    return {name: problems for name, problems in found.items() if problems}
+) -> list[str]:
+    """What is not as the reference of the adapter that the request wore has it."""
+    by_text = {
+        (*answer.prompt, *answer.token_ids): reference_of(worn[request_id])
+        for request_id, answer in answers.items()
+    }
+    return compare(WornReference(by_text), list(answers.values()))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -249,7 +259,7 @@ def test_rows_on_different_adapters(
         rig.loader.load(kind, adapter(family, kind))
     items, worn = arrivals(rig, ["base", *kinds(family)], seed=1)
     answers = run(rig.engine, items)
-    assert differences(answers, worn, lambda kind: peft(family, kind)) == {}
+    assert differences(answers, worn, lambda kind: peft(family, kind)) == []
     rig.check()
     counters = rig.engine.snapshot(_IDENTITY, "ready").counters
     assert counters.prefix_hits > 0
@@ -279,7 +289,7 @@ def test_more_adapters_than_slots_and_preemption(
         rig.loader.load(kind, adapter(family, kind))
     items, worn = arrivals(rig, ["base", *kinds(family)], seed=2, max_tokens=30)
     answers = run(rig.engine, items)
-    assert differences(answers, worn, lambda kind: peft(family, kind)) == {}
+    assert differences(answers, worn, lambda kind: peft(family, kind)) == []
     rig.check()
     assert rig.engine.snapshot(_IDENTITY, "ready").counters.preemptions > 0
     assert len(rig.engine.slots.slots) == 2
@@ -299,7 +309,7 @@ def test_a_long_prompt_on_one_adapter_goes_by_runs(
     ]
     answers = run(rig.engine, items)
     worn = {"r0": "patterns", "r1": "dora"}
-    assert differences(answers, worn, lambda kind: peft("llama", kind)) == {}
+    assert differences(answers, worn, lambda kind: peft("llama", kind)) == []
 
 
 def test_a_swap_leaves_running_requests_on_what_they_began_with(
@@ -320,7 +330,7 @@ def test_a_swap_leaves_running_requests_on_what_they_began_with(
     assert old_hash in rig.host
     step(rig, answers)
     worn = {"r0": "attention", "r1": "mlp"}
-    assert differences(answers, worn, lambda kind: peft("llama", kind)) == {}
+    assert differences(answers, worn, lambda kind: peft("llama", kind)) == []
     # The old weights went with their last request, and nothing of them is left in a slot.
     assert old_hash not in rig.host
     rig.engine.step()
@@ -341,7 +351,7 @@ def test_an_unload_waits_for_what_runs(
     assert not rig.registry.wait_until_gone("style", 0.0)
     step(rig, answers)
     assert rig.registry.wait_until_gone("style", 0.0)
-    assert differences(answers, {"r0": "attention"}, lambda kind: peft("gpt2", kind)) == {}
+    assert differences(answers, {"r0": "attention"}, lambda kind: peft("gpt2", kind)) == []
     assert rig.host.num_bytes == 0
     rig.check()
 
@@ -357,7 +367,7 @@ def test_weights_that_come_back_answer_like_a_cold_start(
         rig.loader.load("style", adapter("llama", kind), replace=True)
         answers |= run(rig.engine, [(0, rig.bound(request(number, prompt, 12), "style"))])
         worn[f"r{number}"] = kind
-    assert differences(answers, worn, lambda kind: peft("llama", kind)) == {}
+    assert differences(answers, worn, lambda kind: peft("llama", kind)) == []
     assert answers["r0"].token_ids == answers["r2"].token_ids != answers["r1"].token_ids
     rig.check()
 
@@ -472,4 +482,4 @@ def test_the_comparison_has_teeth(
         for number, kind in enumerate(worn.values())
     ]
     answers = run(rig.engine, items)
-    assert differences(answers, worn, lambda kind: peft("llama", kind)) != {}
+    assert differences(answers, worn, lambda kind: peft("llama", kind)) != []
