@@ -269,11 +269,13 @@ def test_rows_on_different_adapters(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_adapter_changes_the_text(family: str, loaded: Loader, adapter: Adapters) -> None:
     rig = make_rig(loaded(family), slots=9)
+    # The tiny Gemma says its last token again and again, whatever it wears, unless that costs.
+    settings = {"frequency_penalty": 2.0} if family == "gemma2" else {}
     prompt = tuple(range(40, 60))
-    items = [(0, request(0, prompt, 12))]
+    items = [(0, request(0, prompt, 12, **settings))]
     for number, kind in enumerate(kinds(family), start=1):
         rig.loader.load(kind, adapter(family, kind))
-        items.append((0, rig.bound(request(number, prompt, 12), kind)))
+        items.append((0, rig.bound(request(number, prompt, 12, **settings), kind)))
     answers = run(rig.engine, items)
     assert len({tuple(answer.token_ids) for answer in answers.values()}) == len(items)
 
@@ -473,7 +475,7 @@ def test_the_comparison_has_teeth(
 ) -> None:
     mutate(monkeypatch)
     rig = make_rig(loaded("llama"), slots=2)
-    prompt = tuple(range(30, 70))
+    prompt = tuple(range(100, 140))
     worn = {"r0": "attention", "r1": "mlp", "r2": "base"}
     for kind in ("attention", "mlp"):
         rig.loader.load(kind, adapter("llama", kind))
