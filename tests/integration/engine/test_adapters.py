@@ -475,7 +475,7 @@ def test_the_comparison_has_teeth(
 ) -> None:
     mutate(monkeypatch)
     rig = make_rig(loaded("llama"), slots=2)
-    prompt = tuple(range(100, 140))
+    prompt = tuple(range(10, 50))
     worn = {"r0": "attention", "r1": "mlp", "r2": "base"}
     for kind in ("attention", "mlp"):
         rig.loader.load(kind, adapter("llama", kind))
