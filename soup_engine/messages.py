@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 from soup_engine.errors import SoupError
 from soup_engine.sampling_params import SamplingParams
@@ -25,6 +26,20 @@ class FinishReason(Enum):
     """The engine failed; ``RequestOutput.error`` says how."""
 
 
+class AdapterBinding(Protocol):
+    """A request's hold on the revision of an adapter that it was bound to when it was accepted
+    (``adapters.records.AdapterLease`` is one)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def revision(self) -> int: ...
+
+    @property
+    def content_hash(self) -> bytes: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """One accepted prompt, ready for the engine.
@@ -33,6 +48,8 @@ class GenerationRequest:
         request_id: unique among the requests in flight.
         prompt_token_ids: at least one token.
         adapter: name of the adapter it wears, or ``None`` for the base model.
+        lease: its hold on that adapter. Whoever takes the request for generation gives it back
+            when the last of its answers has ended, or when the request is refused.
         cache_salt: keeps this request's prefix cache apart from others' with another salt.
         arrival_time: when the request was accepted; queue time, TTFT and E2E start here.
         label: short description of who asked (API route), shown in the requests table.
@@ -43,6 +60,7 @@ class GenerationRequest:
     params: SamplingParams
     arrival_time: float
     adapter: str | None = None
+    lease: AdapterBinding | None = None
     cache_salt: str | None = None
     label: str = ""
 
