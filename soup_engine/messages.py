@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from soup_engine.errors import SoupError
 from soup_engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from soup_engine.adapters.records import AdapterLease
 
 
 class FinishReason(Enum):
@@ -36,6 +40,8 @@ class GenerationRequest:
         cache_salt: keeps this request's prefix cache apart from others' with another salt.
         arrival_time: when the request was accepted; queue time, TTFT and E2E start here.
         label: short description of who asked (API route), shown in the requests table.
+        lease: its hold on the adapter. The backend owns it from ``generate`` on, and gives it
+            back when the last answer has ended or the request was refused.
     """
 
     request_id: str
@@ -45,6 +51,7 @@ class GenerationRequest:
     adapter: str | None = None
     cache_salt: str | None = None
     label: str = ""
+    lease: AdapterLease | None = None
 
 
 @dataclass(frozen=True, slots=True)

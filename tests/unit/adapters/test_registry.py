@@ -107,7 +107,7 @@ def test_order_of_selection(host: Host) -> None:
     assert unknown.value.param == "adapter"
     with pytest.raises(ModelNotFoundError) as unknown_model:
         used(None, "four")
-    assert unknown_model.value.message == "There is no model 'four' here."
+    assert unknown_model.value.message == "There is no such model here."
 
 
 def test_swap_is_a_new_revision_and_running_requests_keep_theirs(host: Host) -> None:
