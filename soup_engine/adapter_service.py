@@ -34,7 +34,7 @@ from soup_engine.errors import (
     StateFileError,
     UnsupportedParameterError,
 )
-from soup_engine.messages import AdapterView, AliasView
+from soup_engine.messages import AdapterStatus, AdapterView, AliasView
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +130,11 @@ class AdapterService:
         """``None`` where the backend has no adapters."""
         control = self._backend.adapters
         return None if control is None else control.registry
+
+    def ready_names(self) -> tuple[str, ...]:
+        """The adapters that take requests."""
+        views = () if self.registry is None else self.registry.views()
+        return tuple(view.name for view in views if view.status is AdapterStatus.READY)
 
     @property
     def keeps_state(self) -> bool:
