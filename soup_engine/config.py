@@ -110,10 +110,32 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoRAConfig:
+    """Adapters beside the model.
+
+    Attributes:
+        max_adapters: slots, which is how many different adapters one step can wear; any number
+            can be loaded.
+        max_rank: an adapter with a module of a higher rank is refused. What slots take in
+            memory follows the highest rank that was put into one.
+    """
+
+    max_adapters: int = 8
+    max_rank: int = 256
+
+    def __post_init__(self) -> None:
+        if self.max_adapters < 1:
+            raise ConfigError("max-adapters must be at least 1.", param="max_adapters")
+        if self.max_rank < 1:
+            raise ConfigError("max-lora-rank must be at least 1.", param="max_lora_rank")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     model: ModelConfig
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    lora: LoRAConfig = field(default_factory=LoRAConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from soup_engine.errors import SoupError
 from soup_engine.sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from soup_engine.adapters.records import AdapterLease
 
 
 class FinishReason(Enum):
@@ -29,6 +26,20 @@ class FinishReason(Enum):
     """The engine failed; ``RequestOutput.error`` says how."""
 
 
+class AdapterBinding(Protocol):
+    """A request's hold on the revision of an adapter that it was bound to when it was accepted
+    (``adapters.records.AdapterLease`` is one)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def revision(self) -> int: ...
+
+    @property
+    def content_hash(self) -> bytes: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """One accepted prompt, ready for the engine.
@@ -37,11 +48,11 @@ class GenerationRequest:
         request_id: unique among the requests in flight.
         prompt_token_ids: at least one token.
         adapter: name of the adapter it wears, or ``None`` for the base model.
+        lease: its hold on that adapter. Whoever takes the request for generation gives it back
+            when the last of its answers has ended, or when the request is refused.
         cache_salt: keeps this request's prefix cache apart from others' with another salt.
         arrival_time: when the request was accepted; queue time, TTFT and E2E start here.
         label: short description of who asked (API route), shown in the requests table.
-        lease: its hold on the adapter. The backend owns it from ``generate`` on, and gives it
-            back when the last answer has ended or the request was refused.
     """
 
     request_id: str
@@ -49,9 +60,9 @@ class GenerationRequest:
     params: SamplingParams
     arrival_time: float
     adapter: str | None = None
+    lease: AdapterBinding | None = None
     cache_salt: str | None = None
     label: str = ""
-    lease: AdapterLease | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from soup_engine.config import (
     AdapterConfig,
     CacheConfig,
     EngineConfig,
+    LoRAConfig,
     ModelConfig,
     SchedulerConfig,
     ServerConfig,
@@ -182,11 +183,18 @@ class Settings:
         " next start.",
         metavar="FILE",
     )
-    max_adapters: int | None = _setting(
+    max_adapters: int = _setting(
         INTEGER,
-        "Most adapters that are computed with at once; requests for more wait for their turn.",
+        "Most different adapters in one step; requests for more take turns. Any number can be"
+        " loaded.",
+        default=_default(LoRAConfig, "max_adapters"),
         low=1,
-        default_text="no limit",
+    )
+    max_lora_rank: int = _setting(
+        INTEGER,
+        "Highest rank of an adapter.",
+        default=_default(LoRAConfig, "max_rank"),
+        low=1,
     )
     api_key: str | None = _setting(
         TEXT,
@@ -273,8 +281,8 @@ class Settings:
                     _default(SchedulerConfig, "max_num_batched_tokens"), self.max_seqs
                 ),
                 max_waiting=self.max_waiting,
-                max_adapters=self.max_adapters,
             ),
+            lora=LoRAConfig(max_adapters=self.max_adapters, max_rank=self.max_lora_rank),
         )
 
     def adapter_config(self, shipped: Mapping[str, Path] | None = None) -> AdapterConfig:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from itertools import cycle
 
+from soup_engine.adapters.records import AdapterLease
 from soup_engine.backends.base import BackendCapabilities, ModelInfo, ProgressCallback
 from soup_engine.backends.fake_adapters import FakeAdapters
 from soup_engine.backends.fake_request import FakeRequest, Outbox, put_all
@@ -212,7 +213,7 @@ class FakeBackend:
         return cycle((*self.text.encode(worn, add_special_tokens=False), *tokens, EOS))
 
     def _release(self, request: GenerationRequest, *, tokens: int) -> None:
-        if self.adapters is not None and request.lease is not None:
+        if self.adapters is not None and isinstance(request.lease, AdapterLease):
             self.adapters.registry.release(request.lease, tokens=tokens)
 
     def _post(self, running: FakeRequest, outputs: list[RequestOutput]) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import TypeVar
 
+from soup_engine.adapters.records import AdapterLease
+from soup_engine.adapters.registry import AdapterRegistry
+from soup_engine.backends.adapter_loader import AdapterLoader
 from soup_engine.backends.base import BackendCapabilities, ModelInfo, ProgressCallback
 from soup_engine.config import EngineConfig
 from soup_engine.engine.async_engine import OutputRouter, generate
@@ -13,8 +17,9 @@ from soup_engine.engine.capacity import plan_capacity
 from soup_engine.engine.engine_loop import EngineLoop
 from soup_engine.engine.input_processor import InputProcessor, check_request
 from soup_engine.engine.llm_engine import LLMEngine
-from soup_engine.errors import EngineStoppedError
-from soup_engine.messages import GenerationRequest, RequestOutput
+from soup_engine.errors import EngineStoppedError, InvalidValueError, SoupError
+from soup_engine.lora.residency import HostTier
+from soup_engine.messages import AdapterBinding, GenerationRequest, RequestOutput
 from soup_engine.metrics.recorder import EngineIdentity, EngineMetrics
 from soup_engine.metrics.snapshot import EngineSnapshot
 from soup_engine.model.device import dtype_name
@@ -32,8 +37,7 @@ class TransformersBackend:
     """Continuous batching over a Hugging Face causal language model."""
 
     name = "transformers"
-    capabilities = BackendCapabilities()
-    adapters = None
+    capabilities = BackendCapabilities(adapters=True)
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
@@ -42,6 +46,7 @@ class TransformersBackend:
         self._model: ModelInfo | None = None
         self._text: InputProcessor | None = None
         self._identity: EngineIdentity | None = None
+        self._adapters: AdapterLoader | None = None
         self._progress: ProgressCallback = lambda _stage, _share: None
         scheduler = config.scheduler
         self._loop = EngineLoop(
@@ -59,6 +64,10 @@ class TransformersBackend:
     def text(self) -> InputProcessor:
         return _known(self._text)
 
+    @property
+    def adapters(self) -> AdapterLoader:
+        return _known(self._adapters)
+
     def start(self, on_progress: ProgressCallback | None = None) -> None:
         if on_progress is not None:
             self._progress = on_progress
@@ -70,13 +79,26 @@ class TransformersBackend:
     def check(self, request: GenerationRequest) -> None:
         if self._loop.state != "ready":
             raise EngineStoppedError("The engine is not running, so it takes no requests.")
+        if (request.adapter is None) != (request.lease is None):
+            raise InvalidValueError(
+                "A request for an adapter comes with a lease on it.", param="adapter"
+            )
         model = self.model
         check_request(request, max_model_len=model.max_model_len, vocab_size=model.vocab_size)
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[RequestOutput]:
-        self.check(request)
-        async for output in generate(self._loop, self._router, request):
-            yield output
+        async with aclosing(generate(self._loop, self._router, request)) as outputs:
+            try:
+                self.check(request)
+                first = await anext(outputs)
+            except SoupError:
+                # The engine did not take it, so it is not the engine that gives its lease back.
+                if request.lease is not None:
+                    self._release_lease(request.lease, 0)
+                raise
+            yield first
+            async for output in outputs:
+                yield output
 
     def abort(self, request_id: str) -> bool:
         known = request_id in self._router
@@ -100,9 +122,25 @@ class TransformersBackend:
         """On the engine thread: load the model and put the engine together."""
         loaded = load_model(self._config.model, self._progress)
         capacity = plan_capacity(self._config, loaded)
-        engine = LLMEngine(loaded, self._config, capacity, self._metrics)
+        host = HostTier()
+        engine = LLMEngine(
+            loaded,
+            self._config,
+            capacity,
+            self._metrics,
+            adapters=host,
+            release_lease=self._release_lease,
+        )
         self._text = InputProcessor(loaded.tokenizer)
         self._model = self._describe(loaded, engine)
+        self._adapters = AdapterLoader(
+            AdapterRegistry([self._model.name], on_free=host.free),
+            host,
+            engine.adapter_sites,
+            loaded.base_modules,
+            served=self._config.model.base or loaded.source,
+            max_rank=self._config.lora.max_rank,
+        )
         self._identity = EngineIdentity(
             model=self._model.name,
             backend=self.name,
@@ -112,6 +150,10 @@ class TransformersBackend:
             started_at=time.monotonic(),
         )
         return engine
+
+    def _release_lease(self, lease: AdapterBinding, tokens: int) -> None:
+        assert isinstance(lease, AdapterLease), "leases come from the registry"
+        self.adapters.registry.release(lease, tokens=tokens)
 
     def _describe(self, loaded: LoadedModel, engine: LLMEngine) -> ModelInfo:
         capacity = engine.capacity

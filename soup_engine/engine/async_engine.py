@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from soup_engine.engine.engine_loop import EngineLoop
 from soup_engine.errors import DuplicateRequestError
@@ -89,7 +89,7 @@ def _push_all(batch: list[tuple[_Stream, RequestOutput]]) -> None:
 
 async def generate(
     engine: EngineLoop, router: OutputRouter, request: GenerationRequest
-) -> AsyncIterator[RequestOutput]:
+) -> AsyncGenerator[RequestOutput, None]:
     """Outputs of a request until each of its answers ended; leaving early aborts it.
 
     Raises:

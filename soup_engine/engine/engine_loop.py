@@ -91,6 +91,11 @@ class EngineLoop:
             EngineStoppedError, QueueFullError: it was not queued.
         """
         answers = request.params.n
+
+        def add(engine: LLMEngine) -> Iterable[RequestOutput]:
+            engine.add_request(request)
+            return ()
+
         with self._lock:
             if self._state != "ready":
                 raise EngineStoppedError("The engine is stopping and takes no new requests.")
@@ -101,12 +106,8 @@ class EngineLoop:
                     retry_after=1,
                 )
             self._in_flight += answers
-
-        def add(engine: LLMEngine) -> Iterable[RequestOutput]:
-            engine.add_request(request)
-            return ()
-
-        self._send(add)
+            # Under the lock: what is in the inbox when the state changes gets its end.
+            self._send(add)
 
     def abort(self, request_id: str) -> None:
         """End a request, if it is still there, before the next step. From any thread."""
@@ -151,6 +152,7 @@ class EngineLoop:
             with self._lock:
                 self._state = "failed"
             self._failure = EngineStoppedError(f"The engine died: {type(error).__name__}.")
+        self._empty_inbox(engine)
         self._deliver(engine.end_all(EngineStoppedError("The engine stopped before the end.")))
         self._snapshot = engine.snapshot(self._identity(), self._state)
 
@@ -162,8 +164,7 @@ class EngineLoop:
     def _serve(self, engine: LLMEngine) -> None:
         next_snapshot = 0.0
         while self._state in ("ready", "draining"):
-            while self._inbox:
-                self._deliver(list(self._inbox.popleft()(engine)))
+            self._empty_inbox(engine)
             if engine.has_work:
                 self._deliver(engine.step())
             else:
@@ -172,6 +173,10 @@ class EngineLoop:
             if time.monotonic() >= next_snapshot:
                 self._snapshot = engine.snapshot(self._identity(), self._state)
                 next_snapshot = time.monotonic() + SNAPSHOT_INTERVAL_S
+
+    def _empty_inbox(self, engine: LLMEngine) -> None:
+        while self._inbox:
+            self._deliver(list(self._inbox.popleft()(engine)))
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         if not outputs:

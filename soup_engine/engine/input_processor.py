@@ -206,8 +206,11 @@ def check_request(request: GenerationRequest, *, max_model_len: int, vocab_size:
 def build_sequences(request: GenerationRequest, next_id: Iterator[int]) -> list[Sequence]:
     """One sequence for each of the request's ``n`` answers.
 
+    What they wear is what the request was bound to, whatever the name means by now.
+
     They share their parameters: the sampler adds a sequence's ``index`` to the seed.
     """
+    lease = request.lease
     return [
         Sequence(
             sequence_id=next(next_id),
@@ -217,7 +220,8 @@ def build_sequences(request: GenerationRequest, next_id: Iterator[int]) -> list[
             num_prompt_tokens=len(request.prompt_token_ids),
             params=request.params,
             arrival_time=request.arrival_time,
-            adapter=request.adapter,
+            adapter=request.adapter if lease is None else lease.name,
+            adapter_hash=b"" if lease is None else lease.content_hash,
             cache_salt=request.cache_salt,
             label=request.label,
         )

@@ -9,6 +9,9 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
 
 from soup_engine.config import EngineConfig
 from soup_engine.core.kv_cache_manager import KVCacheManager
@@ -19,16 +22,28 @@ from soup_engine.engine.capacity import Capacity
 from soup_engine.engine.input_processor import build_sequences
 from soup_engine.engine.output_processor import OutputProcessor
 from soup_engine.errors import EngineStepError, SoupError
-from soup_engine.messages import FinishReason, GenerationRequest, RequestOutput, RequestView
+from soup_engine.lora.residency import HostTier, SlotTable
+from soup_engine.messages import (
+    AdapterBinding,
+    FinishReason,
+    GenerationRequest,
+    RequestOutput,
+    RequestView,
+)
 from soup_engine.metrics.process import resident_memory_bytes
 from soup_engine.metrics.recorder import EngineIdentity, EngineMetrics
 from soup_engine.metrics.snapshot import EngineSnapshot, KVCacheUsage
+from soup_engine.model.adapter_sites import AdapterSites
 from soup_engine.model.kv_cache import KVPool
 from soup_engine.model.loader import LoadedModel
+from soup_engine.model.model_input import AdapterLayout
 from soup_engine.model.model_runner import ModelRunner
 from soup_engine.sampling.sampler import Sampler
 
 logger = logging.getLogger(__name__)
+
+ReleaseLease: TypeAlias = Callable[[AdapterBinding, int], None]
+"""Gives a lease back, with the number of tokens that were generated under it."""
 
 
 class LLMEngine:
@@ -39,6 +54,8 @@ class LLMEngine:
         config: scheduler and cache settings.
         capacity: the memory plan made for this model on this device.
         metrics: where everything is counted.
+        adapters: what is loaded; requests hold leases on what they wear.
+        release_lease: called once for each request that has one, when its last answer ends.
     """
 
     def __init__(
@@ -47,8 +64,12 @@ class LLMEngine:
         config: EngineConfig,
         capacity: Capacity,
         metrics: EngineMetrics,
+        *,
+        adapters: HostTier | None = None,
+        release_lease: ReleaseLease = lambda _lease, _tokens: None,
     ) -> None:
         cache = config.cache
+        num_slots = config.lora.max_adapters
         self.capacity = capacity
         self.metrics = metrics
         self.kv = KVCacheManager(
@@ -59,7 +80,8 @@ class LLMEngine:
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=capacity.max_model_len,
         )
-        self.scheduler = Scheduler(config.scheduler, self.kv)
+        limit = min(num_slots, config.scheduler.max_adapters or num_slots)
+        self.scheduler = Scheduler(replace(config.scheduler, max_adapters=limit), self.kv)
         pool = KVPool(
             loaded.model.layout,
             dtype=capacity.kv_dtype,
@@ -68,6 +90,11 @@ class LLMEngine:
             num_prefix_blocks=capacity.prefix_blocks,
         )
         self.runner = ModelRunner(loaded.model, pool, Sampler())
+        self.adapter_sites = AdapterSites(loaded.model, loaded.base_modules, num_slots)
+        self.slots = SlotTable(adapters or HostTier(), self.adapter_sites, num_slots)
+        self._adapter_layout = AdapterLayout(self.slots.slots, num_slots, loaded.model.dtype)
+        self._release_lease = release_lease
+        self._leases: dict[str, AdapterBinding] = {}
         self.output_processor = OutputProcessor(
             loaded.tokenizer,
             eos_token_ids=loaded.eos_token_ids,
@@ -85,6 +112,8 @@ class LLMEngine:
         sequences = build_sequences(request, self._sequence_ids)
         self.scheduler.add(*sequences)
         self._sequences[request.request_id] = sequences
+        if request.lease is not None:
+            self._leases[request.request_id] = request.lease
         for sequence in sequences:
             self.output_processor.add(sequence)
         self.metrics.record_accepted(len(request.prompt_token_ids))
@@ -103,11 +132,14 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """One schedule, one forward pass; returns what it added to each answer."""
+        for freed in self.slots.release_freed():
+            self.kv.forget_adapter(freed)
         plan = self.scheduler.schedule()
         if plan.empty:
             return []
         try:
-            result = self.runner.execute(plan)
+            self._admit_adapters(plan)
+            result = self.runner.execute(plan, self._adapter_layout)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
             return self._fail_step(error)
         self.scheduler.complete(plan, result.duration_s)
@@ -146,6 +178,17 @@ class LLMEngine:
             if not sequence.finished
         }
         assert known == set(self.scheduler), "requests and scheduled sequences differ"
+        assert self._leases.keys() <= self._sequences.keys(), "a lease outlives its request"
+        self.slots.check_integrity()
+
+    def _admit_adapters(self, plan: SchedulerOutput) -> None:
+        """Copy what the plan's sequences wear into slots, where it is not in one."""
+        worn = {item.sequence.adapter_hash for item in plan.scheduled} - {b""}
+        if worn:
+            self.slots.admit(worn, self._running_adapters)
+
+    def _running_adapters(self) -> set[bytes]:
+        return {sequence.adapter_hash for sequence in self.scheduler if sequence.row is not None}
 
     def _advance(
         self, sequence: Sequence, tokens: tuple[SampledToken, ...], now: float
@@ -206,6 +249,9 @@ class LLMEngine:
         sequences = self._sequences[sequence.request_id]
         if all(other.finished for other in sequences):
             del self._sequences[sequence.request_id]
+            lease = self._leases.pop(sequence.request_id, None)
+            if lease is not None:
+                self._release_lease(lease, sum(other.num_output_tokens for other in sequences))
         assert output.finish_reason and output.timings and output.usage
         self.metrics.record_finished(
             output.finish_reason,

@@ -20,6 +20,7 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function
 
 from soup_engine.errors import UnsupportedModelError
+from soup_engine.lora.rows import StepAdapters
 from soup_engine.model.kv_cache import KVPool, Plane
 from soup_engine.model.model_input import MAX_BATCHED_QUERY, AttentionGroup, ModelInput
 
@@ -150,6 +151,11 @@ def running(step: Step) -> Iterator[None]:
         yield
     finally:
         _current_step = previous
+
+
+def current_adapters() -> StepAdapters | None:
+    """The adapters of the step that runs; ``None`` where none does, or all is on the base."""
+    return None if _current_step is None else _current_step.input.adapters
 
 
 def ragged_mask(*, mask_function: MaskFunction = causal_mask_function, **_: Any) -> RaggedMask:

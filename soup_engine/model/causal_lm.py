@@ -25,6 +25,9 @@ class CausalLM:
     Args:
         model: in evaluation mode, on its device.
 
+    Attributes:
+        selects_logits: its head is only called with the positions whose logits are wanted.
+
     Raises:
         UnsupportedModelError: its attention cannot be replaced, or it keeps other state than
             keys and values.
@@ -35,7 +38,7 @@ class CausalLM:
         self.architecture = type(model).__name__
         parameters = inspect.signature(model.forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
-        self._selects_logits = "logits_to_keep" in parameters
+        self.selects_logits = "logits_to_keep" in parameters
         self._takes_positions = "position_ids" in parameters
         if not self._takes_positions or self._cache_argument not in parameters:
             raise UnsupportedModelError(
@@ -66,7 +69,7 @@ class CausalLM:
         """Logits at ``model_input.logit_indices``: [samples, vocab], in the model's dtype."""
         step = attention.Step(model_input, pool)
         arguments: dict[str, Any] = {self._cache_argument: attention.RaggedCache(step)}
-        if self._selects_logits:
+        if self.selects_logits:
             arguments["logits_to_keep"] = model_input.logit_indices
         with attention.running(step):
             output = self.model(
@@ -81,7 +84,7 @@ class CausalLM:
                 "its rows cannot be batched."
             )
         logits: Tensor = output.logits[0]
-        return logits if self._selects_logits else logits[model_input.logit_indices]
+        return logits if self.selects_logits else logits[model_input.logit_indices]
 
     def plain_forward(self, token_ids: list[int]) -> Tensor:
         """Logits of one sequence by the model's own eager attention, without cache or batch:

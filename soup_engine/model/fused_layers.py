@@ -10,6 +10,7 @@ own plain forward pass like everything else.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.activations import ACT2FN
 
+from soup_engine.lora.rows import AdapterRows
+from soup_engine.lora.sites import ModuleSite
 from soup_engine.model.attention import RaggedCache, RaggedMask, attend_rows
 from soup_engine.model.linear import FusedLinear
 
@@ -39,6 +42,9 @@ class FusedDecoderLayer(nn.Module):
     """A decoder layer, called as the model calls the one it replaces.
 
     Attributes of the original that the model reads from outside (``attention_type``) are kept.
+
+    Attributes:
+        norm_sites: what adapters change in the norms, by the ``id`` of the norm.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -59,6 +65,7 @@ class FusedDecoderLayer(nn.Module):
         self.input_norm = layer.input_layernorm
         self.mlp_norm = layer.post_attention_layernorm
         self.head_norm, self.head_norm_eps = self._head_norm(attention)
+        self.norm_sites: dict[int, ModuleSite] = {}
 
     def forward(
         self,
@@ -72,8 +79,11 @@ class FusedDecoderLayer(nn.Module):
         """[1, num_tokens, hidden] → [1, num_tokens, hidden]."""
         step = cast(RaggedCache, cache if cache is not None else past_key_values).step
         states = hidden_states[0]  # [num_tokens, hidden]
+        adapters = step.input.adapters
+        rows = None if adapters is None else adapters.tokens
         cos, sin = step.once(position_embeddings, signed_rotation)
-        qkv = self.qkv(_rms_norm(states, self.input_norm)).view(len(states), -1, self.head_dim)
+        qkv = self.qkv(self._norm(states, self.input_norm, rows), rows=rows)
+        qkv = qkv.view(len(states), -1, self.head_dim)
         split = self.query_heads + self.key_heads
         rotated = qkv[:, :split]  # [num_tokens, query_heads + key_heads, head_dim]
         if self.head_norm is not None:
@@ -85,11 +95,35 @@ class FusedDecoderLayer(nn.Module):
         step.write(self.layer_idx, rotated[:, self.query_heads :], qkv[:, split:])
         query = rotated[:, : self.query_heads]
         context = attend_rows(query, attention_mask, self.scaling)
-        states = self.output(context.flatten(1), states)
-        gate_up = self.gate_up(_rms_norm(states, self.mlp_norm))  # [num_tokens, 2 * intermediate]
+        states = self.output(context.flatten(1), states, rows)
+        # [num_tokens, 2 * intermediate]
+        gate_up = self.gate_up(self._norm(states, self.mlp_norm, rows), rows=rows)
         gate = self.activation(gate_up[:, : self.intermediate_size])
-        states = self.down(gate.mul_(gate_up[:, self.intermediate_size :]), states)
-        return states.unsqueeze(0)
+        product = gate.mul_(gate_up[:, self.intermediate_size :])
+        output: Tensor = self.down(product, states, rows)
+        return output.unsqueeze(0)
+
+    def linear_parts(self) -> Iterator[tuple[str, FusedLinear, int]]:
+        """Where the linear layers of the original are: name in it, product, part of that."""
+        for number, name in enumerate(("q_proj", "k_proj", "v_proj")):
+            yield f"self_attn.{name}", self.qkv, number
+        yield "self_attn.o_proj", self.output, 0
+        for number, name in enumerate(("gate_proj", "up_proj")):
+            yield f"mlp.{name}", self.gate_up, number
+        yield "mlp.down_proj", self.down, 0
+
+    def norms(self) -> Iterator[tuple[str, nn.Module]]:
+        """The norms over the hidden size, by their names in the original."""
+        yield "input_layernorm", self.input_norm
+        yield "post_attention_layernorm", self.mlp_norm
+
+    def _norm(self, states: Tensor, norm: nn.Module, rows: AdapterRows | None) -> Tensor:
+        """[num_tokens, hidden] → [num_tokens, hidden]."""
+        normed = _rms_norm(states, norm)
+        site = self.norm_sites.get(id(norm)) if rows is not None else None
+        if site is not None and rows is not None and rows.bits & site.bits:
+            site.apply(rows, states, normed)
+        return normed
 
     def _head_norm(self, attention: Any) -> tuple[Tensor | None, float]:
         """Weights of Qwen3's norms of query and key heads: [query_heads + key_heads, head_dim]."""
@@ -130,8 +164,8 @@ def _fusable(layer: Any) -> bool:
     if (type(layer).__module__, type(layer).__name__) not in FUSABLE_LAYERS:
         return False
     attention, mlp = layer.self_attn, layer.mlp
-    linears = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
-    linears += (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+    linears = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+    linears += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
     # Quantised layers and the like are subclasses or others, and stay as they are.
     return all(type(linear) is nn.Linear for linear in linears)
 
@@ -144,4 +178,5 @@ def _rms_norm(states: Tensor, norm: Any) -> Tensor:
         return functional.rms_norm(states, (hidden,), norm.weight, norm.variance_epsilon)
     doubled = torch.cat([states, -states], dim=-1)  # [num_tokens, 2 * hidden]
     normed = functional.layer_norm(doubled, (2 * hidden,), eps=norm.variance_epsilon)
-    return normed[:, :hidden] * norm.weight
+    weighted: Tensor = normed[:, :hidden] * norm.weight
+    return weighted

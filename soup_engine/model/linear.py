@@ -12,6 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from soup_engine.lora.rows import AdapterRows
+from soup_engine.lora.sites import LinearPart, LinearSite
+
 
 class PackedLinear(nn.Module):
     """``nn.Linear`` over a weight in oneDNN's blocked layout; inference only."""
@@ -26,12 +29,25 @@ class PackedLinear(nn.Module):
         """[…, in_features] → […, out_features]."""
         return self._compute(states)
 
+    @property
+    def weight(self) -> Tensor:
+        """A plain copy of the weight: [out_features, in_features]."""
+        return self._compute.dense_weight()
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self._compute.bias
+
 
 class FusedLinear(nn.Module):
     """Linear layers with the same input as one: their outputs stand side by side.
 
     Args:
         linears: plain layers; their own weights are not kept.
+
+    Attributes:
+        parts: where the output of each of them stands.
+        site: what adapters change here; ``None`` until one does.
     """
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
@@ -40,12 +56,31 @@ class FusedLinear(nn.Module):
         bias = None
         if any(linear.bias is not None for linear in linears):
             bias = torch.cat([_bias(linear) for linear in linears])
+        self.in_features = linears[0].in_features
+        self.parts = tuple(_parts([linear.out_features for linear in linears], bias))
+        self.site: LinearSite | None = None
         packs = can_pack(weight.device, weight.dtype)
         self._compute = _Packed(weight, bias) if packs else _Plain(weight, bias)
 
-    def forward(self, states: Tensor, residual: Tensor | None = None) -> Tensor:
-        """[…, in_features] → […, sum of out_features], with ``residual`` added to it."""
-        return self._compute(states, residual)
+    def forward(
+        self, states: Tensor, residual: Tensor | None = None, rows: AdapterRows | None = None
+    ) -> Tensor:
+        """[num_tokens, in_features] → [num_tokens, sum of out_features].
+
+        Args:
+            residual: added to the output, of its shape.
+            rows: the adapters of the tokens; ``None`` where all are on the base.
+        """
+        site = self.site
+        if rows is None or site is None or not rows.bits & site.bits:
+            return self._compute(states, residual)
+        if residual is None or site.additive:
+            return site.apply(rows, states, self._compute(states, residual))
+        return site.apply(rows, states, self._compute(states)).add_(residual)
+
+    def part_weight(self, number: int) -> Tensor:
+        """A plain weight of one of the layers: [its out_features, in_features]."""
+        return self._compute.dense_weight()[self.parts[number].columns]
 
 
 class _Plain:
@@ -58,6 +93,9 @@ class _Plain:
     def __call__(self, states: Tensor, residual: Tensor | None = None) -> Tensor:
         output = functional.linear(states, self.weight, self.bias)
         return output if residual is None else output.add_(residual)
+
+    def dense_weight(self) -> Tensor:
+        return self.weight
 
 
 class _Packed:
@@ -79,6 +117,11 @@ class _Packed:
                 states, residual, self.weight, self.bias, "add"
             )
         return output
+
+    def dense_weight(self) -> Tensor:
+        """A copy in the usual layout."""
+        dense: Tensor = self.weight.to_dense()
+        return dense
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
@@ -121,6 +164,14 @@ def warm_up(model: nn.Module, row_counts: Iterable[int]) -> None:
             compute(states)
             if adds_residual and out_features <= in_features:
                 compute(states, states.new_zeros((rows, out_features)))
+
+
+def _parts(widths: Iterable[int], bias: Tensor | None) -> Iterable[LinearPart]:
+    first = 0
+    for width in widths:
+        columns = slice(first, first + width)
+        yield LinearPart(columns, None if bias is None else bias[columns])
+        first += width
 
 
 def _bias(linear: nn.Linear) -> Tensor:

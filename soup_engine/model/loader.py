@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from soup_engine.adapters.base_check import BaseModule
 from soup_engine.config import ModelConfig
 from soup_engine.errors import (
     ConfigError,
@@ -28,6 +29,7 @@ from soup_engine.errors import (
     ModelPathError,
     UnsupportedModelError,
 )
+from soup_engine.model.adapter_sites import describe_modules
 from soup_engine.model.causal_lm import CausalLM
 from soup_engine.model.device import available_memory, default_dtype, dtype_name, resolve_device
 from soup_engine.model.fused_layers import fuse_layers
@@ -52,6 +54,7 @@ class LoadedModel:
         context_limit: most tokens a sequence may have by the model's own account.
         eos_token_ids: tokens that end an answer.
         notes: what people should know (printed at start, shown in ``/health``).
+        base_modules: the model's modules by name, as they were before layers were fused.
     """
 
     model: CausalLM
@@ -63,6 +66,7 @@ class LoadedModel:
     weight_bytes: int
     created: int
     notes: tuple[str, ...] = field(default=())
+    base_modules: Mapping[str, BaseModule] = field(default_factory=dict)
 
 
 def load_model(config: ModelConfig, progress: Progress) -> LoadedModel:
@@ -91,6 +95,7 @@ def load_model(config: ModelConfig, progress: Progress) -> LoadedModel:
     tokenizer = _load_tokenizer([config.path, base], config.trust_remote_code)
     model.eval().requires_grad_(False)
     num_parameters = model.num_parameters()
+    base_modules = describe_modules(model)
     weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
     progress("checking batched against plain answers", None)
     causal_lm = CausalLM(model)
@@ -115,6 +120,7 @@ def load_model(config: ModelConfig, progress: Progress) -> LoadedModel:
         weight_bytes=weight_bytes,
         created=int(time.time()),
         notes=notes,
+        base_modules=base_modules,
     )
 
 

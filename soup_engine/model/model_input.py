@@ -7,7 +7,7 @@ that is, and a few of padding. Attention puts the rows apart again, group by gro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from soup_engine.core.plan import ScheduledSequence, SchedulerOutput
+from soup_engine.lora.rows import AdapterRows, StepAdapters
 from soup_engine.model.kv_cache import KVPool
 
 PADDING_STEPS = ((16, 1), (256, 16), (1 << 62, 64))
@@ -62,6 +63,15 @@ class SlabWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterLayout:
+    """Slots by content hash, and how the sites hold what is in them."""
+
+    slots: Mapping[bytes, int]
+    num_slots: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInput:
     """One forward pass.
 
@@ -69,6 +79,7 @@ class ModelInput:
         input_ids, positions: [1, num_tokens]; padding stands at the end, in no group.
         logit_indices: [samples], the flat tokens whose logits are wanted.
         sampling: the scheduled sequences behind them, in the same order.
+        adapters: what tokens and samples wear; ``None`` where all are on the base.
     """
 
     input_ids: Tensor
@@ -77,10 +88,18 @@ class ModelInput:
     writes: tuple[SlabWrite, ...]
     logit_indices: Tensor
     sampling: tuple[ScheduledSequence, ...]
+    adapters: StepAdapters | None = None
 
 
-def build_model_input(plan: SchedulerOutput, pool: KVPool) -> ModelInput:
-    """Lay out the scheduled tokens slab by slab, rows in order within a slab."""
+def build_model_input(
+    plan: SchedulerOutput, pool: KVPool, adapters: AdapterLayout | None = None
+) -> ModelInput:
+    """Lay out the scheduled tokens slab by slab, rows in order within a slab.
+
+    Args:
+        adapters: where the adapters are that sequences of the plan wear; may be left out where
+            none does.
+    """
     items = sorted(plan.scheduled, key=lambda item: (item.row.slab, item.row.row))
     token_ids: list[int] = []
     positions: list[int] = []
@@ -103,6 +122,7 @@ def build_model_input(plan: SchedulerOutput, pool: KVPool) -> ModelInput:
         writes=tuple(_slab_writes(items, flat[1], pool)),
         logit_indices=torch.tensor(logit_indices, dtype=torch.long, device=pool.device),
         sampling=tuple(item for item in items if item.samples),
+        adapters=_step_adapters(items, len(token_ids), pool.device, adapters),
     )
 
 
@@ -110,6 +130,32 @@ def padded_length(num_tokens: int) -> int:
     """Tokens in the flat row that carries so many."""
     multiple = next(multiple for limit, multiple in PADDING_STEPS if num_tokens <= limit)
     return -(-num_tokens // multiple) * multiple
+
+
+def _step_adapters(
+    items: list[ScheduledSequence],
+    num_tokens: int,
+    device: torch.device,
+    layout: AdapterLayout | None,
+) -> StepAdapters | None:
+    if not any(item.sequence.adapter_hash for item in items):
+        return None
+    assert layout is not None, "a sequence wears an adapter, and there are no slots"
+
+    def rows(spans: list[tuple[int, int | None]], length: int) -> AdapterRows:
+        return AdapterRows(
+            spans, length, num_slots=layout.num_slots, dtype=layout.dtype, device=device
+        )
+
+    worn = [_slot(item, layout) for item in items]
+    tokens = [(item.num_tokens, slot) for item, slot in zip(items, worn, strict=True)]
+    samples = [(1, slot) for item, slot in zip(items, worn, strict=True) if item.samples]
+    return StepAdapters(rows(tokens, num_tokens), rows(samples, len(samples)))
+
+
+def _slot(item: ScheduledSequence, layout: AdapterLayout) -> int | None:
+    worn = item.sequence.adapter_hash
+    return layout.slots[worn] if worn else None
 
 
 def _attention_groups(

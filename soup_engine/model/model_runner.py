@@ -12,7 +12,7 @@ from soup_engine.core.sequence import Sequence
 from soup_engine.model.causal_lm import CausalLM
 from soup_engine.model.decode_graphs import DecodeGraphs, cuda_capture
 from soup_engine.model.kv_cache import KVPool
-from soup_engine.model.model_input import ModelInput, build_model_input
+from soup_engine.model.model_input import AdapterLayout, ModelInput, build_model_input
 from soup_engine.sampling.sampler import Sampler
 
 
@@ -34,8 +34,11 @@ class ModelRunner:
         self._graphs = graphs
 
     @torch.inference_mode()
-    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Run one step and sample where the plan says so.
+    def execute(
+        self, plan: SchedulerOutput, adapters: AdapterLayout | None = None
+    ) -> ModelRunnerOutput:
+        """Run one step and sample where the plan says so; ``adapters`` says in which slots the
+        adapters are that its sequences wear.
 
         Sequences without a valid distribution (NaN logits, say) get no token, ``()``.
         """
@@ -46,7 +49,7 @@ class ModelRunner:
             self.pool.apply(operation)
         sampled: list[tuple[Sequence, tuple[SampledToken, ...]]] = []
         if plan.scheduled:
-            model_input = build_model_input(plan, self.pool)
+            model_input = build_model_input(plan, self.pool, adapters)
             logits = self._forward(model_input)  # [samples, vocab]
             sequences = [item.sequence for item in model_input.sampling]
             tokens = self.sampler.sample(logits, sequences)
@@ -63,5 +66,8 @@ class ModelRunner:
         self.pool.reset()
 
     def _forward(self, model_input: ModelInput) -> Tensor:
-        logits = None if self._graphs is None else self._graphs.forward(model_input)
+        logits = None
+        # Captured steps know no adapters.
+        if self._graphs is not None and model_input.adapters is None:
+            logits = self._graphs.forward(model_input)
         return self.model.forward(model_input, self.pool) if logits is None else logits

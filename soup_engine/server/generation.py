@@ -9,6 +9,7 @@ from contextlib import aclosing
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive
 
+from soup_engine.adapters.records import AdapterLease
 from soup_engine.backends.base import Backend
 from soup_engine.errors import EngineStepError, EngineStoppedError, SoupError
 from soup_engine.messages import FinishReason, GenerationRequest, RequestOutput, Usage
@@ -151,7 +152,7 @@ class Generation:
         """Of the requests that the backend never got."""
         adapters = self._backend.adapters
         for request in self._not_begun.values():
-            if request.lease is not None and adapters is not None:
+            if adapters is not None and isinstance(request.lease, AdapterLease):
                 adapters.registry.release(request.lease)
         self._not_begun.clear()
 

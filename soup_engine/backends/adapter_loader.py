@@ -1,0 +1,98 @@
+"""The ``AdapterControl`` of the engine: brings adapters from a folder into host memory.
+
+Everything here runs on the thread of whoever asks for a load. The engine's thread gets to see
+an adapter when a sequence that wears it is about to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from soup_engine.adapters.base_check import BaseModule, check_against_base
+from soup_engine.adapters.peft_format import AdapterSpec, read_adapter, read_weights
+from soup_engine.adapters.registry import AdapterRegistry
+from soup_engine.errors import AdapterError, AdapterInvalidError
+from soup_engine.lora.host_adapter import lay_out
+from soup_engine.lora.residency import HostTier
+from soup_engine.messages import AdapterView
+from soup_engine.model.adapter_sites import AdapterSites
+
+
+class AdapterLoader:
+    """Loads and unloads adapters. Safe to call from any thread.
+
+    Args:
+        registry: its ``on_free`` is ``host.free``.
+        sites: where the model's own parameters are read.
+        served: folder or hub id of the base.
+        max_rank: highest rank that a module may have.
+    """
+
+    def __init__(
+        self,
+        registry: AdapterRegistry,
+        host: HostTier,
+        sites: AdapterSites,
+        base_modules: Mapping[str, BaseModule],
+        *,
+        served: str,
+        max_rank: int,
+    ) -> None:
+        self.registry = registry
+        self._host = host
+        self._sites = sites
+        self._base_modules = base_modules
+        self._served = served
+        self._max_rank = max_rank
+
+    def load(
+        self, name: str, path: Path, *, origin: str = "runtime", replace: bool = False
+    ) -> AdapterView:
+        """Read, check and lay out an adapter; new requests may use it when this returns.
+
+        Raises:
+            AdapterError: a subclass that says what is wrong; what served before goes on.
+        """
+        ticket = self.registry.begin_load(name, path, origin=origin, replace=replace)
+        try:
+            spec = read_adapter(path)
+            warnings = self._check(spec)
+            weights, loaded = self.registry.reserve(ticket, spec)
+            if not loaded:
+                with torch.inference_mode():
+                    adapter = lay_out(
+                        spec,
+                        read_weights(spec),
+                        self._base_modules,
+                        self._sites.parameter,
+                        self._sites.dtype,
+                    )
+                self._host.add(weights, adapter)
+        except AdapterError as error:
+            self.registry.fail_load(ticket, error.message)
+            raise
+        except BaseException as error:
+            self.registry.fail_load(ticket, f"It could not be loaded ({type(error).__name__}).")
+            raise
+        return self.registry.finish_load(ticket, warnings=warnings)
+
+    def unload(self, name: str, *, origin: str | None = None) -> AdapterView:
+        """Take no new requests for it; it goes when those that run have ended.
+
+        Raises:
+            AdapterNotFoundError, AdapterConflictError: as ``AdapterRegistry.unload``.
+        """
+        return self.registry.unload(name, origin=origin)
+
+    def _check(self, spec: AdapterSpec) -> tuple[str, ...]:
+        if spec.max_rank > self._max_rank:
+            raise AdapterInvalidError(
+                f"The adapter has rank {spec.max_rank}; the highest accepted here is "
+                f"{self._max_rank} (max-lora-rank)."
+            )
+        warnings = check_against_base(spec, self._base_modules, served=self._served)
+        self._sites.check(spec)
+        return warnings
