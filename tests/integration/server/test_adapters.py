@@ -191,6 +191,16 @@ def test_the_official_client_names_an_adapter(client_of: openai.OpenAI) -> None:
     assert by_body.model == "code"
 
 
+def test_figures_of_each_adapter(ask: httpx.Client) -> None:
+    answer(ask, model="chat")
+    answer(ask)
+    text = ask.get("/metrics", headers={"accept": "text/plain"}).text
+    labels = 'adapter="chat",engine="0",model_name="fake-model"'
+    assert f"soup:adapter_requests_total{{{labels}}} 1.0" in text
+    assert f"soup:adapter_generation_tokens_total{{{labels}}} 16.0" in text
+    assert f"soup:adapter_requests_running{{{labels}}} 0.0" in text
+
+
 def test_load_and_unload_as_vllm_has_them(
     ask: httpx.Client, folders: dict[str, Path], assert_error: Callable[..., Any]
 ) -> None:
