@@ -196,7 +196,12 @@ class AdapterService:
             return
         # One after the other, so that the last one written is the latest.
         with self._saving:
-            self._state_file.save(SavedState.of(self.control.registry))
+            try:
+                self._state_file.save(SavedState.of(self.control.registry))
+            except StateFileError as error:
+                raise StateFileError(
+                    f"This is done, and will not be there after a restart: {error.message}"
+                ) from error
 
     def _restore_adapters(self, saved: SavedState) -> None:
         present, missing = saved.present()

@@ -173,7 +173,7 @@ def _ask(
     if url.startswith("unix:"):
         transport = httpx.HTTPTransport(uds=url.removeprefix("unix:"))
         base = "http://localhost"
-    headers = {} if admin_key is None else {"authorization": f"Bearer {admin_key}".encode()}
+    headers = {} if admin_key is None else {b"authorization": f"Bearer {admin_key}".encode()}
     try:
         with httpx.Client(base_url=base, transport=transport, timeout=_TIMEOUT_S) as client:
             response = client.request(method, path, json=body, headers=headers)

@@ -17,7 +17,7 @@ from soup_engine.server.protocol.tokenize import (
     TokenizeTextBody,
 )
 from soup_engine.server.reading import chat_tokens, ignored_header, read_as, tokenise
-from soup_engine.server.selection import check_served
+from soup_engine.server.selection import check_served, selected
 from soup_engine.server.state import ServerState, server_state
 
 router = APIRouter(dependencies=[Depends(require_api_key)])
@@ -27,12 +27,13 @@ State = Annotated[ServerState, Depends(server_state)]
 
 @router.post("/tokenize")
 async def tokenize(request: Request, state: State) -> JSONResponse:
-    """Tokens of a text (``prompt``) or of a chat (``messages``)."""
+    """Tokens of a text (``prompt``) or of a chat (``messages``), as a generation would have
+    them: an adapter may bring its own chat template."""
     raw = parse_object(await read_body(request, state.config.max_body_bytes))
     if "messages" in raw:
         chat = parse_body(TokenizeChatBody, raw)
-        check_served(state, chat.model)
-        tokens = await chat_tokens(state, chat)
+        with selected(state, None, chat.model) as selection:
+            tokens = await chat_tokens(state, chat, template=selection.chat_template)
         return _tokenized(state, chat, tokens, with_strings=bool(chat.return_token_strs))
     text = parse_body(TokenizeTextBody, raw)
     check_served(state, text.model)

@@ -147,7 +147,9 @@ def test_a_state_that_cannot_be_written_is_said(
     )
     with serve(config) as runtime, httpx.Client(base_url=runtime.address or "") as client:
         folder.rename(tmp_path / "moved")
-        assert_error(client.post("/v1/adapters/activate/chat"), 503, "state_file_invalid")
+        refused = client.post("/v1/adapters/activate/chat")
+        error = assert_error(refused, 503, "state_file_invalid")
+        assert error["message"].startswith("This is done, and will not be there after a restart")
         assert client.get("/v1/adapters").json()["active"] == "chat"
 
 

@@ -399,6 +399,8 @@ def test_the_adapters_own_chat_template(ask: httpx.Client, tmp_path: Path) -> No
     own = ask.post("/v1/chat/completions", json={"messages": HELLO, "model": "own"}).json()
     longer = own["usage"]["prompt_tokens"] - plain["usage"]["prompt_tokens"]
     assert longer == len("Speak in verse.")
+    counted = ask.post("/tokenize", json={"messages": HELLO, "model": "own"}).json()
+    assert counted["count"] == own["usage"]["prompt_tokens"]
 
 
 def test_a_backend_without_adapters(

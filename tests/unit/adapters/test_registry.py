@@ -380,3 +380,19 @@ def test_threads_hammering_bind_release_and_swap_lose_nothing(host: Host) -> Non
         host.registry.unload(name)
     assert not host.resident
     host.check()
+
+
+def test_a_shared_lease_holds_the_same_revision_by_itself(host) -> None:
+    host.load("one")
+    lease = host.registry.bind("one", None)
+    assert lease is not None
+    host.load("one", 1, replace=True)
+    other = host.registry.share(lease)
+    assert (other.name, other.revision) == (lease.name, lease.revision) == ("one", 1)
+    host.registry.release(lease)
+    assert lease.weights.weights_id in host.resident
+    host.check()
+    host.registry.release(other, tokens=3)
+    assert lease.weights.weights_id not in host.resident
+    assert (host.registry.view("one").requests, host.registry.view("one").tokens) == (2, 3)
+    host.check()
