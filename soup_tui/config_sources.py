@@ -15,6 +15,8 @@ from soup_tui.setting import Setting
 
 ENVIRONMENT_PREFIX = "SOUP_"
 CONFIG_VARIABLE = "SOUP_CONFIG"
+URL_VARIABLE = "SOUP_URL"
+"""Where ``soup adapters`` finds the server."""
 DEBUG_VARIABLE = "SOUP_DEBUG"
 """Set to anything: an unexpected error shows its traceback."""
 
@@ -54,7 +56,7 @@ def resolve(
     for name, (label, text) in _read_environment(environment).items():
         given[name] = _Given(_converted(_TABLE[name], label, text), label, 1)
     for name, value in options.items():
-        if value is not None:
+        if value is not None and value != []:
             label = option_name(name)
             given[name] = _Given(_converted(_TABLE[name], label, value), label, 2)
     _choose_between(given, "demo", "model")
@@ -110,7 +112,7 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, st
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """``SOUP_…`` variables that set nothing: most likely misspelt."""
-    known = {CONFIG_VARIABLE, DEBUG_VARIABLE} | {variable_name(name) for name in _TABLE}
+    known = {CONFIG_VARIABLE, URL_VARIABLE, DEBUG_VARIABLE, *map(variable_name, _TABLE)}
     return sorted(
         name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from soup_tui.config import Settings
@@ -59,16 +60,22 @@ def open_runtime(settings: Settings, on_progress: ProgressCallback) -> Runtime:
     # Tried and given back: a wrong address is known before anything slow.
     open_listener(server).close()
     path, served_name = settings.model, settings.served_model_name
+    shipped: dict[str, Path] = {}
     if settings.demo:
-        from soup_engine.model.demo import DEMO_MODEL_NAME, ensure_demo_model
+        from soup_engine.model.demo import DEMO_MODEL_NAME, demo_adapters, ensure_demo_model
 
         path = str(ensure_demo_model(on_progress))
+        shipped = demo_adapters()
         served_name = served_name or DEMO_MODEL_NAME
     assert path is not None
     from soup_engine.backends.factory import create_backend
     from soup_engine.runtime import Runtime
 
-    runtime = Runtime(create_backend(settings.engine_config(path, served_name)), server)
+    runtime = Runtime(
+        create_backend(settings.engine_config(path, served_name)),
+        server,
+        adapters=settings.adapter_config(shipped),
+    )
     runtime.start(on_progress)
     return runtime
 

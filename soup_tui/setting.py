@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,14 +37,45 @@ def _parse_boolean(text: str) -> bool:
     return _BOOLEANS[text.strip().lower()]
 
 
+def parse_folders(value: object) -> tuple[tuple[str, Path], ...]:
+    """Names and folders of ``a=./one b=./two`` (quoted as in a shell), of a list of such pairs,
+    or of a table.
+
+    Raises:
+        ValueError: it is none of these, or a name stands there twice.
+    """
+    if isinstance(value, Mapping):
+        pairs = list(value.items())
+    elif isinstance(value, list | tuple):
+        pairs = [_pair(item) for item in value]
+    else:
+        pairs = [_pair(item) for item in shlex.split(str(value))]
+    texts = all(isinstance(text, str) and text.strip() for pair in pairs for text in pair)
+    if not pairs or not texts or len(dict(pairs)) < len(pairs):
+        raise ValueError(value)
+    return tuple((name, Path(folder)) for name, folder in pairs)
+
+
+def _pair(item: object) -> tuple[str, str]:
+    name, separator, folder = str(item).partition("=")
+    if not separator:
+        raise ValueError(item)
+    return name, folder
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of value: how it is called, read from text, and which TOML types it takes."""
+    """A type of value: how it is called, read from text, and which TOML types it takes.
+
+    Attributes:
+        many: several values make one; ``parse`` takes lists and tables as well.
+    """
 
     name: str
     metavar: str
-    parse: Callable[[str], Any]
+    parse: Callable[[Any], Any]
     toml_types: tuple[type, ...]
+    many: bool = False
 
 
 TEXT = Kind("a text", "TEXT", str, (str,))
@@ -51,6 +83,13 @@ PATH = Kind("a path", "PATH", Path, (str,))
 INTEGER = Kind("a whole number", "N", int, (int,))
 NUMBER = Kind("a number", "X", float, (int, float))
 BOOLEAN = Kind("true or false", "", _parse_boolean, (bool,))
+FOLDERS = Kind(
+    "one NAME=PATH or more, each name once",
+    "NAME=PATH",
+    parse_folders,
+    (str, list, dict),
+    many=True,
+)
 SIZE = Kind("a size such as 2GiB, 512M or a number of bytes", "SIZE", parse_size, (int, str))
 
 
@@ -93,7 +132,8 @@ class Setting:
             ValueError: it is not what the setting takes.
         """
         try:
-            converted: Any = self.kind.parse(value) if isinstance(value, str) else value
+            to_parse = self.kind.many or isinstance(value, str)
+            converted: Any = self.kind.parse(value) if to_parse else value
         except (KeyError, ValueError, OverflowError) as error:
             raise ValueError(value) from error
         if self.choices:

@@ -77,7 +77,7 @@ class AliasTable:
     def _known(self, name: str) -> AliasView:
         alias = self._aliases.get(name)
         if alias is None:
-            raise AdapterNotFoundError(f"There is no alias {name!r}.", param="alias")
+            raise AdapterNotFoundError(f"There is no alias {name[:80]!r}.", param="alias")
         return alias
 
     def _put(self, view: AliasView) -> AliasView:

@@ -13,6 +13,10 @@ from soup_engine.errors import AdapterInvalidError, AdapterPathError
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 PICKLE_FILE = "adapter_model.bin"
+TEMPLATE_FILE = "chat_template.jinja"
+TOKENIZER_FILE = "tokenizer_config.json"
+READ_FILES = (CONFIG_FILE, WEIGHTS_FILE, TEMPLATE_FILE, TOKENIZER_FILE)
+"""What is read of an adapter."""
 
 
 class AdapterPaths:
@@ -39,7 +43,7 @@ class AdapterPaths:
             AdapterInvalidError: no folder is there.
         """
         folder = _real_path(path)
-        for inside in (folder, folder / CONFIG_FILE, folder / WEIGHTS_FILE):
+        for inside in (folder, *(folder / name for name in READ_FILES)):
             if not self._contains(_real_path(inside)):
                 raise AdapterPathError(
                     f"{_shown(path)} lies outside the folders that adapters may be loaded from, "

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, NoReturn
 
+from soup_engine.adapters.chat_template import read_chat_template
 from soup_engine.adapters.paths import CONFIG_FILE, PICKLE_FILE, WEIGHTS_FILE, open_regular
 from soup_engine.adapters.peft_config import MAX_CONFIG_BYTES, LoRAConfig, parse_config
 from soup_engine.adapters.safetensors_file import TensorInfo, read_header
@@ -89,6 +90,7 @@ class AdapterSpec:
             did not train them, by their name in the base model. They change nothing as long as
             they equal the base's; who loads the weights has to see to that.
         fan_in_fan_out: as configured. The kind of the base's module decides, as in PEFT.
+        chat_template: the adapter's own, as Jinja source; ``None`` for the model's.
     """
 
     folder: Path
@@ -104,6 +106,7 @@ class AdapterSpec:
     use_dora: bool
     use_rslora: bool
     fan_in_fan_out: bool
+    chat_template: str | None = None
 
 
 class AdapterWeights:
@@ -139,9 +142,10 @@ def read_adapter(folder: Path) -> AdapterSpec:
     contents.check_replaced()
     if not modules and not contents.replaced:
         raise AdapterInvalidError(f"{WEIGHTS_FILE} holds no LoRA tensors.")
+    template = read_chat_template(folder)
     return AdapterSpec(
         folder=folder,
-        content_hash=_content_hash(weights_hash, modules, contents.replaced),
+        content_hash=_content_hash(weights_hash, modules, contents.replaced, template),
         weights_hash=weights_hash,
         size_bytes=size_bytes,
         base=config.base,
@@ -153,6 +157,7 @@ def read_adapter(folder: Path) -> AdapterSpec:
         use_dora=config.use_dora,
         use_rslora=config.use_rslora,
         fan_in_fan_out=config.fan_in_fan_out,
+        chat_template=template,
     )
 
 
@@ -275,13 +280,17 @@ def _is_within(module: str, saved: str) -> bool:
 
 
 def _content_hash(
-    weights_hash: bytes, modules: Mapping[str, LoRAModule], replaced: Mapping[str, TensorInfo]
+    weights_hash: bytes,
+    modules: Mapping[str, LoRAModule],
+    replaced: Mapping[str, TensorInfo],
+    template: str | None,
 ) -> bytes:
-    """What else decides the result: the scaling of each module, and which parameters replace."""
+    """What else decides the result: the scaling of each module, which parameters replace, and
+    how a chat is written."""
     resolved = {
         "modules": {name: [m.scaling.hex(), m.rank] for name, m in modules.items()},
         "replaced": sorted(replaced),
-    }
+    } | ({} if template is None else {"template": template})
     canonical = json.dumps(resolved, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(weights_hash + canonical.encode()).digest()
 

@@ -172,8 +172,7 @@ class AdapterRegistry:
             record = self._known(name)
             if origin not in (None, record.origin):
                 raise AdapterConflictError(f"The adapter {name!r} was loaded from elsewhere.")
-            record.ticket = None
-            record.status, record.reason = AdapterStatus.UNLOADING, None
+            record.status, record.reason, record.ticket = AdapterStatus.UNLOADING, None, None
             if self._active == name:
                 self._active = None
             view = self._view(record)
@@ -212,9 +211,14 @@ class AdapterRegistry:
                 return self._lease(adapter, "adapter")
             if model is not None and model not in self._base_names:
                 if model not in self._records and model not in self._aliases:
-                    raise ModelNotFoundError(f"There is no model {model!r} here.", param="model")
+                    raise ModelNotFoundError("There is no such model here.", param="model")
                 return self._lease(model, "model")
             return None if self._active is None else self._lease(self._active, "model")
+
+    def share(self, lease: AdapterLease) -> AdapterLease:
+        """One more lease, to be given back by itself, of what a lease holds."""
+        with self._locked():
+            return self._hold(*self._leases[lease])
 
     def release(self, lease: AdapterLease, *, tokens: int = 0) -> None:
         """A request has ended, with ``tokens`` generated. Only the first release of a lease
@@ -309,11 +313,10 @@ class AdapterRegistry:
         with self._locked():
             self._check_counts()
             self._aliases.check_integrity()
-            names = self._records.keys() | {alias.alias for alias in self._aliases}
-            assert self._base_names.isdisjoint(names), "an adapter has the base's name"
-            assert not any(alias.alias in self._records for alias in self._aliases), (
-                "a name is an adapter's and an alias"
-            )
+            aliases = {alias.alias for alias in self._aliases}
+            assert aliases.isdisjoint(self._records), "a name is an adapter's and an alias"
+            taken = self._base_names & (aliases | self._records.keys())
+            assert not taken, "an adapter has the base's name"
             if self._active is not None:
                 ready = self._records[self._active].status is AdapterStatus.READY
                 assert ready, "the active adapter is not ready"
@@ -342,7 +345,7 @@ class AdapterRegistry:
     def _known(self, name: str, param: str = "name") -> AdapterRecord:
         record = self._records.get(name)
         if record is None:
-            raise AdapterNotFoundError(f"There is no adapter {name!r}.", param=param)
+            raise AdapterNotFoundError(f"There is no adapter {name[:80]!r}.", param=param)
         return record
 
     def _ready(self, name: str, param: str) -> AdapterRecord:
@@ -353,7 +356,9 @@ class AdapterRegistry:
 
     def _lease(self, name: str, param: str) -> AdapterLease:
         record = self._known(self._aliases.target(name), param)
-        revision = record.ready_revision(param)
+        return self._hold(record, record.ready_revision(param))
+
+    def _hold(self, record: AdapterRecord, revision: Revision) -> AdapterLease:
         revision.leases += 1
         record.requests += 1
         lease = AdapterLease(record.name, revision.number, revision.entry.weights)

@@ -72,8 +72,12 @@ class TextProcessor(Protocol):
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        template: str | None = None,
     ) -> tuple[int, ...]:
         """Token ids of the messages in the model's chat template, with no second BOS.
+
+        Args:
+            template: Jinja source of another template, an adapter's own.
 
         Raises:
             ChatTemplateError: the template refused the messages, with its own reason.

@@ -14,7 +14,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from itertools import cycle
 
+from soup_engine.adapters.records import AdapterLease
 from soup_engine.backends.base import BackendCapabilities, ModelInfo, ProgressCallback
+from soup_engine.backends.fake_adapters import FakeAdapters
 from soup_engine.backends.fake_request import FakeRequest, Outbox, put_all
 from soup_engine.backends.fake_script import FakeScript, Said, ScriptedAnswer
 from soup_engine.backends.fake_text import (
@@ -44,7 +46,10 @@ _BYTES_PER_TOKEN = 1_024
 
 
 class FakeBackend:
-    """See the module. ``clock`` and ``wall_clock`` give monotonic and Unix time in seconds."""
+    """See the module. ``clock`` and ``wall_clock`` give monotonic and Unix time in seconds.
+
+    What a request with an adapter gets begins with ``[name@revision]``.
+    """
 
     name = "fake"
 
@@ -57,7 +62,7 @@ class FakeBackend:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.script = script or FakeScript()
-        self._capabilities = capabilities or BackendCapabilities()
+        self._capabilities = capabilities or BackendCapabilities(adapters=True)
         self._clock = clock
         self._wall_clock = wall_clock
         self._changed = threading.Condition(threading.RLock())
@@ -78,10 +83,11 @@ class FakeBackend:
         )
         self._created = int(wall_clock())
         self.text = CharacterText()
-
-    @property
-    def adapters(self) -> None:
-        return None
+        self.adapters = (
+            FakeAdapters(self.script.name, load_s=self.script.adapter_load_s, clock=clock)
+            if self._capabilities.adapters
+            else None
+        )
 
     @property
     def capabilities(self) -> BackendCapabilities:
@@ -181,7 +187,11 @@ class FakeBackend:
         outputs: asyncio.Queue[RequestOutput],
     ) -> None:
         with self._changed:
-            self.check(request)
+            try:
+                self.check(request)
+            except SoupError:
+                self._release(request, tokens=0)
+                raise
             answers = [
                 ScriptedAnswer(i, self._script_of(request, i)) for i in range(request.params.n)
             ]
@@ -198,7 +208,13 @@ class FakeBackend:
             tokens = self.text.encode(said, add_special_tokens=False)
         else:
             tokens = last_turn(request.prompt_token_ids)
-        return cycle((*tokens, EOS))
+        lease = request.lease
+        worn = "" if lease is None else f"[{lease.name}@{lease.revision}] "
+        return cycle((*self.text.encode(worn, add_special_tokens=False), *tokens, EOS))
+
+    def _release(self, request: GenerationRequest, *, tokens: int) -> None:
+        if self.adapters is not None and isinstance(request.lease, AdapterLease):
+            self.adapters.registry.release(request.lease, tokens=tokens)
 
     def _post(self, running: FakeRequest, outputs: list[RequestOutput]) -> None:
         self._outbox.setdefault(running.loop, []).append((running.outputs, outputs))
@@ -314,7 +330,11 @@ class FakeBackend:
                 output.timings,
                 output.usage,
                 request_id=output.request_id,
+                adapter=running.request.adapter,
             )
+            if not running.open_answers:
+                tokens = sum(answer.output_tokens for answer in running.answers)
+                self._release(running.request, tokens=tokens)
         return output
 
     def _end(

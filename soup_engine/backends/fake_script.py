@@ -24,6 +24,7 @@ class FakeScript:
         start_error: raised by ``start``.
         fail_at_token: a request that reaches this many output tokens fails there.
         fatal: that failure takes the whole engine with it.
+        adapter_load_s: how long it takes to lay out the weights of an adapter.
     """
 
     name: str = "fake-model"
@@ -35,6 +36,7 @@ class FakeScript:
     start_error: SoupError | None = None
     fail_at_token: int | None = None
     fatal: bool = False
+    adapter_load_s: float = 0.0
     notes: tuple[str, ...] = ()
 
 

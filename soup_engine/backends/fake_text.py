@@ -30,8 +30,10 @@ class CharacterText:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        template: str | None = None,
     ) -> tuple[int, ...]:
-        """``template_kwargs`` may hold ``greeting``, a text that stands before the first turn."""
+        """``template_kwargs`` may hold ``greeting``, a text that stands before the first turn;
+        ``template`` is no Jinja here, but a text that stands before that."""
         if any(message["role"] == "system" for message in messages[1:]):
             raise ChatTemplateError(
                 "Only the first message may be from the system.", param="messages"
@@ -39,7 +41,8 @@ class CharacterText:
         tokens = [
             BOS,
             *self.encode(
-                str((template_kwargs or {}).get("greeting", "")), add_special_tokens=False
+                (template or "") + str((template_kwargs or {}).get("greeting", "")),
+                add_special_tokens=False,
             ),
         ]
         for message in messages:

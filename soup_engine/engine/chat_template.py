@@ -59,6 +59,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        template: str | None = None,
     ) -> list[str]:
         """The chat as pieces of text, which are to be tokenised apart; nearly always one.
 
@@ -69,6 +70,7 @@ class ChatTemplate:
             continue_final_message: leave the last message open, so that the model goes on with
                 it; ``add_generation_prompt`` then counts for nothing.
             template_kwargs: variables for the template.
+            template: Jinja source to use instead of the model's own.
 
         Raises:
             ChatTemplateError: the template refused the messages; with its own reason.
@@ -95,22 +97,24 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
             "continue_final_message": continue_final_message,
         }
-        if not self.available:
+        if template is None and not self.available:
             return _plain_format(chat, **options).split(CUT)
         variables = self._cut_special({**(template_kwargs or {})})
-        return self._render_or_merge(chat, options | variables).split(CUT)
+        source = self._source() if template is None else template
+        return self._render_or_merge(source, chat, options | variables).split(CUT)
 
-    def _render_or_merge(self, chat: list[dict[str, Any]], options: dict[str, Any]) -> str:
+    def _render_or_merge(
+        self, source: str, chat: list[dict[str, Any]], options: dict[str, Any]
+    ) -> str:
         try:
-            return self._render(chat, options)
+            return self._render(source, chat, options)
         except ChatTemplateError as error:
             merged = _merge_turns(chat)
             if len(merged) == len(chat) or not isinstance(error.__cause__, TemplateError):
                 raise
-        return self._render(merged, options)
+        return self._render(source, merged, options)
 
-    def _render(self, chat: list[dict[str, Any]], options: dict[str, Any]) -> str:
-        source = self._source()
+    def _render(self, source: str, chat: list[dict[str, Any]], options: dict[str, Any]) -> str:
         try:
             rendered: str = self._tokenizer.apply_chat_template(
                 chat, chat_template=source, tokenize=False, **options

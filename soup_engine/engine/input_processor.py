@@ -56,6 +56,7 @@ class InputProcessor:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        template: str | None = None,
     ) -> tuple[int, ...]:
         """Token ids of the messages in the model's chat template.
 
@@ -71,8 +72,10 @@ class InputProcessor:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             template_kwargs=template_kwargs,
+            template=template,
         )
-        token_ids = [] if self._template.available else [*self._opening]
+        templated = template is not None or self._template.available
+        token_ids = [] if templated else [*self._opening]
         token_ids += self._encode(first, add_special_tokens=False)
         for piece in others:
             token_ids += self._encode_following(piece)

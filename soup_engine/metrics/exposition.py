@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric
@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from soup_engine.messages import FinishReason
+from soup_engine.messages import AdapterView, FinishReason
 from soup_engine.metrics.snapshot import CumulativeHistogram, EngineSnapshot, Percentiles
 
 _OPENMETRICS = "application/openmetrics-text"
@@ -105,7 +105,9 @@ def render_json(snapshot: EngineSnapshot) -> dict[str, Any]:
     }
 
 
-def render_prometheus(snapshot: EngineSnapshot, accept: str = "") -> tuple[bytes, str]:
+def render_prometheus(
+    snapshot: EngineSnapshot, accept: str = "", adapters: Sequence[AdapterView] = ()
+) -> tuple[bytes, str]:
     """The metrics as Prometheus text, and its content type.
 
     OpenMetrics 1.0 when the ``Accept`` header names it, else the classic text format. Names,
@@ -113,7 +115,7 @@ def render_prometheus(snapshot: EngineSnapshot, accept: str = "") -> tuple[bytes
     name for is called ``soup:``.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_SnapshotCollector(snapshot))
+    registry.register(_SnapshotCollector(snapshot, adapters))
     accepted = (item.partition(";")[0].strip().lower() for item in accept.split(","))
     if _OPENMETRICS in accepted:
         encode, _ = choose_encoder(_OPENMETRICS_ENCODING)
@@ -143,15 +145,17 @@ def _percentiles(item: Percentiles) -> dict[str, float | None]:
 
 
 class _SnapshotCollector(Collector):
-    """The metric families of one snapshot."""
+    """The metric families of one snapshot and of the adapters at that time."""
 
-    def __init__(self, snapshot: EngineSnapshot) -> None:
+    def __init__(self, snapshot: EngineSnapshot, adapters: Sequence[AdapterView]) -> None:
         self._snapshot = snapshot
+        self._adapters = adapters
         self._labels = {"model_name": snapshot.model, "engine": "0"}
 
     def collect(self) -> Iterator[Metric]:
         yield from self._gauges()
         yield from self._counters()
+        yield from self._by_adapter()
         for name, (key, documentation) in _HISTOGRAMS.items():
             if key in self._snapshot.histograms:
                 yield self._histogram(name, documentation, self._snapshot.histograms[key])
@@ -208,6 +212,25 @@ class _SnapshotCollector(Collector):
                 ({"finished_reason": reason.value}, by_reason.get(reason.value, 0))
                 for reason in FinishReason
             ],
+        )
+
+    def _by_adapter(self) -> Iterator[Metric]:
+        if not self._adapters:
+            return
+        running = GaugeMetricFamily("soup:adapter_requests_running", "Requests of an adapter.")
+        for view in self._adapters:
+            labels = {**self._labels, "adapter": view.name}
+            running.add_sample("soup:adapter_requests_running", labels, view.running)
+        yield running
+        yield self._counter(
+            "soup:adapter_requests",
+            "Requests that an adapter was chosen for.",
+            [({"adapter": view.name}, view.requests) for view in self._adapters],
+        )
+        yield self._counter(
+            "soup:adapter_generation_tokens",
+            "Output tokens of an adapter's requests that have ended.",
+            [({"adapter": view.name}, view.tokens) for view in self._adapters],
         )
 
     def _gauge(self, name: str, documentation: str, value: float) -> Metric:

@@ -7,7 +7,15 @@ from fastapi import FastAPI
 from soup_engine.server.errors import install_error_handlers
 from soup_engine.server.guard import RequestGuard
 from soup_engine.server.middleware import AccessLog, ErrorBoundary
-from soup_engine.server.routes import admin, completions, health, metrics, models, tokenize
+from soup_engine.server.routes import (
+    adapters,
+    admin,
+    completions,
+    health,
+    metrics,
+    models,
+    tokenize,
+)
 from soup_engine.server.state import ServerState, attach_state
 
 
@@ -21,7 +29,7 @@ def create_app(state: ServerState) -> FastAPI:
     app.router.redirect_slashes = False
     attach_state(app, state)
     install_error_handlers(app)
-    for module in (completions, models, tokenize, health, metrics, admin):
+    for module in (completions, models, adapters, tokenize, health, metrics, admin):
         app.include_router(module.router)
     # The last one added is the outermost.
     app.add_middleware(ErrorBoundary)

@@ -68,12 +68,14 @@ async def require_api_key(
         raise _refuse(request, "API key")
 
 
+def is_admin(request: Request, state: ServerState) -> bool:
+    """True for who may change things and see what belongs to the machine."""
+    config = state.config
+    return _opens(request, config.api_key if config.admin_key is None else config.admin_key)
+
+
 async def require_admin_key(
     request: Request, state: Annotated[ServerState, Depends(server_state)]
 ) -> None:
-    config = state.config
-    if config.admin_key is not None:
-        if not _opens(request, config.admin_key):
-            raise _refuse(request, "admin key")
-    elif not _opens(request, config.api_key):
-        raise _refuse(request, "API key")
+    if not is_admin(request, state):
+        raise _refuse(request, "API key" if state.config.admin_key is None else "admin key")

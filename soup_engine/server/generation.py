@@ -9,6 +9,7 @@ from contextlib import aclosing
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive
 
+from soup_engine.adapters.records import AdapterLease
 from soup_engine.backends.base import Backend
 from soup_engine.errors import EngineStepError, EngineStoppedError, SoupError
 from soup_engine.messages import FinishReason, GenerationRequest, RequestOutput, Usage
@@ -30,12 +31,11 @@ class Generation:
         self._first_choice = {
             request.request_id: number * request.params.n for number, request in enumerate(requests)
         }
+        self._not_begun = {request.request_id: request for request in requests}
         self._open = sum(request.params.n for request in requests)
         self._usages: dict[str, dict[int, Usage]] = {key: {} for key in self._first_choice}
         self._source = (
-            _outputs_of(backend, requests[0])
-            if len(requests) == 1
-            else _merged_outputs(backend, requests)
+            self._outputs_of(requests[0]) if len(requests) == 1 else self._merged_outputs()
         )
         self._first_output: asyncio.Future[RequestOutput | None] | None = None
 
@@ -96,6 +96,47 @@ class Generation:
         if output.finish_reason is FinishReason.ERROR:
             raise output.error or EngineStepError("The engine failed to complete the answer.")
 
+    async def _outputs_of(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput, None]:
+        outputs = self._backend.generate(request)
+        # From here on nothing is awaited before the backend runs, which then owns the lease.
+        del self._not_begun[request.request_id]
+        if isinstance(outputs, AsyncGenerator):
+            async with aclosing(outputs):
+                async for output in outputs:
+                    yield output
+        else:
+            async for output in outputs:
+                yield output
+
+    async def _merged_outputs(self) -> AsyncGenerator[RequestOutput, None]:
+        """Outputs of several requests, in the order in which they come."""
+        queue: asyncio.Queue[RequestOutput | Exception | None] = asyncio.Queue()
+
+        async def pump(request: GenerationRequest) -> None:
+            try:
+                async for output in self._outputs_of(request):
+                    queue.put_nowait(output)
+            except Exception as error:
+                queue.put_nowait(error)  # raised where the outputs are awaited
+            else:
+                queue.put_nowait(None)
+
+        pumps = [asyncio.ensure_future(pump(request)) for request in self._requests]
+        try:
+            running = len(pumps)
+            while running:
+                item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    running -= 1
+                else:
+                    yield item
+        finally:
+            for task in pumps:
+                task.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
     async def close(self) -> None:
         """End everything, and abort what has not ended by itself. May be called again."""
         if self._first_output is not None:
@@ -105,51 +146,15 @@ class Generation:
         if self._open:
             for request in self._requests:
                 self._backend.abort(request.request_id)
+        self._give_back_leases()
 
-
-async def _outputs_of(
-    backend: Backend, request: GenerationRequest
-) -> AsyncGenerator[RequestOutput, None]:
-    outputs = backend.generate(request)
-    if isinstance(outputs, AsyncGenerator):
-        async with aclosing(outputs):
-            async for output in outputs:
-                yield output
-    else:
-        async for output in outputs:
-            yield output
-
-
-async def _merged_outputs(
-    backend: Backend, requests: Sequence[GenerationRequest]
-) -> AsyncGenerator[RequestOutput, None]:
-    """Outputs of several requests, in the order in which they come."""
-    queue: asyncio.Queue[RequestOutput | Exception | None] = asyncio.Queue()
-
-    async def pump(request: GenerationRequest) -> None:
-        try:
-            async for output in _outputs_of(backend, request):
-                queue.put_nowait(output)
-        except Exception as error:
-            queue.put_nowait(error)  # raised where the outputs are awaited
-        else:
-            queue.put_nowait(None)
-
-    pumps = [asyncio.ensure_future(pump(request)) for request in requests]
-    try:
-        running = len(pumps)
-        while running:
-            item = await queue.get()
-            if isinstance(item, Exception):
-                raise item
-            if item is None:
-                running -= 1
-            else:
-                yield item
-    finally:
-        for task in pumps:
-            task.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+    def _give_back_leases(self) -> None:
+        """Of the requests that the backend never got."""
+        adapters = self._backend.adapters
+        for request in self._not_begun.values():
+            if adapters is not None and isinstance(request.lease, AdapterLease):
+                adapters.registry.release(request.lease)
+        self._not_begun.clear()
 
 
 async def frames(

@@ -48,8 +48,10 @@ async def tokenise(
     return await loop.run_in_executor(state.text_pool, partial(function, *args, **kwargs))
 
 
-async def chat_tokens(state: ServerState, body: ChatFields) -> tuple[int, ...]:
-    """The messages as the model's chat template writes them.
+async def chat_tokens(
+    state: ServerState, body: ChatFields, *, template: str | None = None
+) -> tuple[int, ...]:
+    """The messages as the model's chat template writes them, or another one.
 
     Raises:
         RequestError: the messages are wrong, or the template refuses them.
@@ -63,4 +65,5 @@ async def chat_tokens(state: ServerState, body: ChatFields) -> tuple[int, ...]:
         add_generation_prompt=body.opens_answer(),
         continue_final_message=bool(body.continue_final_message),
         template_kwargs=body.chat_template_kwargs,
+        template=template,
     )

@@ -9,6 +9,7 @@ from typing import cast
 
 from fastapi import FastAPI, Request
 
+from soup_engine.adapter_service import AdapterService
 from soup_engine.backends.base import Backend
 from soup_engine.config import ServerConfig
 from soup_engine.errors import EngineStoppedError
@@ -28,6 +29,7 @@ class ServerState:
     """
 
     backend: Backend
+    adapters: AdapterService
     config: ServerConfig
     logs: LogBuffer
     loopback: bool = True

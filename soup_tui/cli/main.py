@@ -13,8 +13,8 @@ import typer
 
 from soup_engine.errors import ConfigError, SoupError
 from soup_tui import __version__
-from soup_tui.cli import serve, tui
-from soup_tui.cli.options import settings_command
+from soup_tui.cli import adapters, serve, tui
+from soup_tui.cli.options import HelpOption, settings_command, show_help_without_command, spread
 from soup_tui.config_sources import DEBUG_VARIABLE
 
 # No rich markup: it triples the time of --help, and boxes are hard to read in a journal.
@@ -25,24 +25,17 @@ app = typer.Typer(
     " of the environment. SOUP_DEBUG=1 shows the traceback of an error.",
     rich_markup_mode=None,
     add_completion=False,
-    # Typer's own flag, when it is not given, costs an import of pydantic: half of the time that
-    # "soup serve --help" may take. The one below has a default and does not.
-    add_help_option=False,
+    add_help_option=False,  # see HelpOption
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _name, _run in (("tui", tui.run), ("serve", serve.run)):
     app.command(_name)(settings_command(_name, _run))
+app.add_typer(adapters.app)
 
 
 def _print_version(asked: bool) -> None:
     if asked:
         typer.echo(f"soup {__version__}")
-        raise typer.Exit
-
-
-def _print_help(context: typer.Context, asked: bool) -> None:
-    if asked:
-        typer.echo(context.get_help())
         raise typer.Exit
 
 
@@ -53,15 +46,9 @@ def _soup(
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
-    _help: Annotated[
-        bool,
-        typer.Option(
-            "--help", "-h", callback=_print_help, is_eager=True, help="Show this message."
-        ),
-    ] = False,
+    _help: HelpOption = False,
 ) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    show_help_without_command(context)
 
 
 def main() -> None:
@@ -72,7 +59,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Carry out a command line and return its exit code."""
     try:
-        return app(arguments, prog_name="soup", standalone_mode=False) or 0
+        return app(spread(arguments), prog_name="soup", standalone_mode=False) or 0
     except (typer.TyperException, ConfigError) as error:
         return _fail(error, _one_line(error), 2)
     except SoupError as error:

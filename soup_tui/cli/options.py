@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,26 @@ import typer
 from soup_tui.config import Settings, table
 from soup_tui.config_sources import option_name, resolve, unknown_variables
 from soup_tui.setting import BOOLEAN, SIZE, Setting
+
+
+def _print_help(context: typer.Context, asked: bool) -> None:
+    if asked:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+# Typer's own flag, when it is not given, costs an import of pydantic: half of the time that
+# "soup serve --help" may take. This one, with a default, does not.
+HelpOption = Annotated[
+    bool,
+    typer.Option("--help", "-h", callback=_print_help, is_eager=True, help="Show this message."),
+]
+
+
+def show_help_without_command(context: typer.Context) -> None:
+    """For the callback of a group of commands."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def settings_command(name: str, run: Callable[[Settings], int]) -> Callable[..., int]:
@@ -40,6 +60,25 @@ def settings_command(name: str, run: Callable[[Settings], int]) -> Callable[...,
     return command
 
 
+def spread(arguments: Sequence[str]) -> list[str]:
+    """``--adapters a=1 b=2`` as ``--adapters a=1 --adapters b=2``: Typer's options take one value
+    at a time."""
+    spreading = {option_name(name) for name, setting in table() if setting.kind.many}
+    spread_out: list[str] = []
+    option = ""
+    given = False
+    for argument in arguments:
+        if argument.startswith("-"):
+            option = argument.partition("=")[0]
+            given = "=" in argument
+        elif option in spreading and given:
+            spread_out.append(option)
+        else:
+            given = True
+        spread_out.append(argument)
+    return spread_out
+
+
 def _parameter(name: str, setting: Setting) -> inspect.Parameter:
     if setting.kind is BOOLEAN:
         flag = option_name(name)
@@ -54,7 +93,7 @@ def _parameter(name: str, setting: Setting) -> inspect.Parameter:
             metavar=setting.metavar or setting.kind.metavar,
             help=help_text(name, setting),
         )
-        annotation = Annotated[str | None, option]
+        annotation = Annotated[list[str] | None if setting.kind.many else str | None, option]
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
     )
@@ -87,7 +126,7 @@ def default_text(name: str, setting: Setting) -> str:
     if setting.default_text is not None:
         return setting.default_text
     (found,) = (item.default for item in dataclasses.fields(Settings) if item.name == name)
-    if found is None or setting.kind is SIZE:
+    if found is None or setting.kind is SIZE or setting.kind.many:
         return ""
     if setting.kind is BOOLEAN:
         return "on" if found else "off"

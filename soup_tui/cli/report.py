@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from soup_engine.backends.base import ModelInfo
 from soup_engine.config import ServerConfig
 from soup_tui.formatting import curl_line, plain, size
 
 
-def start_report(model: ModelInfo, address: str, server: ServerConfig) -> str:
-    """The chosen model, device, types, memory and limits, the address, and a request to try."""
+def start_report(
+    model: ModelInfo, address: str, server: ServerConfig, adapters: Sequence[str] = ()
+) -> str:
+    """The chosen model, device, types, memory and limits, the adapters, the address, and a request
+    to try."""
     rows = [
         ("model", f"{plain(model.name)} ({model.architecture}, {_parameters(model)} parameters)"),
         ("device", f"{model.device}, {model.dtype}"),
         ("KV cache", f"{size(model.kv_cache_bytes)}, {model.kv_cache_type}"),
         ("context", f"{model.max_model_len:,} tokens, up to {model.max_num_seqs} sequences"),
+        *([("adapters", plain(", ".join(adapters)))] if adapters else []),
         ("address", plain(address)),
         ("keys", _keys(server)),
     ]

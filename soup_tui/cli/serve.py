@@ -54,14 +54,22 @@ def serve(settings: Settings, open_it: OpenRuntime) -> int:
         if isinstance(runtime, StopAsked):
             print(f"Stopped by {runtime.signal_name} before the model was loaded.", flush=True)
             leave_now()
-        address = runtime.address or ""
-        print(start_report(runtime.backend.model, address, settings.server_config()), flush=True)
+        print(_report(runtime, settings), flush=True)
         try:
             stop = _serve(runtime, events, settings)
         finally:
             stop_runtime(runtime, events, settings.drain_timeout)
         print(f"Stopped after {stop.signal_name}.", flush=True)
     return 0
+
+
+def _report(runtime: Runtime, settings: Settings) -> str:
+    return start_report(
+        runtime.backend.model,
+        runtime.address or "",
+        settings.server_config(),
+        runtime.adapters.ready_names(),
+    )
 
 
 def _open(

@@ -15,7 +15,6 @@ from soup_engine.config import ServerConfig
 from soup_engine.errors import (
     ContextLengthExceededError,
     InvalidValueError,
-    ModelNotFoundError,
     UnsupportedParameterError,
 )
 from soup_engine.messages import GenerationRequest
@@ -46,12 +45,14 @@ class GenerationBody(RequestBody):
     """Fields of every generation. ``null`` means the default, but see ``max_tokens``.
 
     Attributes:
+        model, adapter: what is to answer, see ``selection``.
         max_tokens: absent, the server's default or what fits; ``null``, as much as fits.
         cache_salt: keeps the prompt's cached prefix apart from those of other salts.
         user, safety_identifier: who asks; shown in the table of requests.
     """
 
     model: str | None = None
+    adapter: str | None = None
     max_tokens: Int | None = None
     max_completion_tokens: Int | None = None
     temperature: Float | None = None
@@ -85,9 +86,8 @@ class GenerationBody(RequestBody):
         """Refuse what no single field tells.
 
         Raises:
-            ModelNotFoundError, InvalidValueError, UnsupportedParameterError
+            InvalidValueError, UnsupportedParameterError
         """
-        check_model(self.model, model)
         if self.stream_options is not None:
             if not self.stream:
                 raise InvalidValueError(
@@ -231,18 +231,6 @@ def check_capabilities(params: SamplingParams, capabilities: BackendCapabilities
             raise UnsupportedParameterError(
                 f"{name} is not supported by this backend; leave it out.", param=name
             )
-
-
-def check_model(name: str | None, model: ModelInfo) -> None:
-    """``null`` and no name at all mean the model that is served.
-
-    Raises:
-        ModelNotFoundError: another model is asked for.
-    """
-    if name is not None and name != model.name:
-        raise ModelNotFoundError(
-            f"This server has no such model; it serves {model.name!r}.", param="model"
-        )
 
 
 def _or(value: T | None, default: T) -> T:

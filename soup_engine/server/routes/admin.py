@@ -8,9 +8,7 @@ import contextlib
 import dataclasses
 import json
 import logging
-import math
-from collections.abc import AsyncGenerator, Mapping
-from enum import Enum
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -19,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from soup_engine.errors import RequestNotFoundError
 from soup_engine.server.accept import quality
 from soup_engine.server.auth import require_admin_key
+from soup_engine.server.plain_json import as_json
 from soup_engine.server.sse import DONE, EventStream
 from soup_engine.server.state import ServerState, server_state
 
@@ -95,21 +94,3 @@ async def _snapshots(state: ServerState) -> AsyncGenerator[bytes, None]:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(state.closing.wait(), SNAPSHOT_PERIOD_S)
     yield DONE
-
-
-def as_json(value: Any) -> Any:
-    """Frozen data as JSON has it: dataclasses and mappings as objects, tuples as lists, and
-    numbers that are none as ``null``. Plain values come first, since nearly all are."""
-    if value is None or isinstance(value, (str, int)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if dataclasses.is_dataclass(value):
-        return {name: as_json(getattr(value, name)) for name in value.__dataclass_fields__}
-    if isinstance(value, (tuple, list)):
-        return [as_json(item) for item in value]
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {str(key): as_json(item) for key, item in value.items()}
-    raise TypeError(f"{type(value).__name__} has no form in JSON")

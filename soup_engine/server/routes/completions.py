@@ -19,6 +19,7 @@ from soup_engine.server.protocol.chat import ChatCompletionBody
 from soup_engine.server.protocol.completions import CompletionBody, Prompt
 from soup_engine.server.protocol.generation import Envelope, GenerationBody, build_requests
 from soup_engine.server.reading import chat_tokens, ignored_header, read_as, tokenise
+from soup_engine.server.selection import Selection, selected
 from soup_engine.server.state import ServerState, server_state
 
 router = APIRouter(dependencies=[Depends(require_api_key)])
@@ -33,9 +34,12 @@ async def chat_completions(request: Request, state: State) -> Response:
         state.check_accepts()
         body = await read_as(ChatCompletionBody, request, state)
         body.check(state.backend.model)
-        prompts = [await chat_tokens(state, body)]
-        envelope = _new_envelope("chatcmpl", state)
-        generation = await _begin(state, body, prompts, envelope, arrival_time, label="chat")
+        with selected(state, body.adapter, body.model) as selection:
+            prompts = [await chat_tokens(state, body, template=selection.chat_template)]
+            envelope = _new_envelope("chatcmpl", selection)
+            generation = await _begin(
+                state, body, prompts, envelope, selection, arrival_time, label="chat"
+            )
     return await _respond(request, state, body, ChatFormat, envelope, generation)
 
 
@@ -46,9 +50,12 @@ async def completions(request: Request, state: State) -> Response:
         state.check_accepts()
         body = await read_as(CompletionBody, request, state)
         body.check(state.backend.model)
-        prompts = await _prompt_tokens(state, body.prompts())
-        envelope = _new_envelope("cmpl", state)
-        generation = await _begin(state, body, prompts, envelope, arrival_time, label="completion")
+        with selected(state, body.adapter, body.model) as selection:
+            prompts = await _prompt_tokens(state, body.prompts())
+            envelope = _new_envelope("cmpl", selection)
+            generation = await _begin(
+                state, body, prompts, envelope, selection, arrival_time, label="completion"
+            )
     return await _respond(request, state, body, CompletionFormat, envelope, generation)
 
 
@@ -62,11 +69,11 @@ def _refusals_counted(state: ServerState) -> Iterator[None]:
         raise
 
 
-def _new_envelope(prefix: str, state: ServerState) -> Envelope:
+def _new_envelope(prefix: str, selection: Selection) -> Envelope:
     return Envelope(
         request_id=f"{prefix}-{uuid.uuid4().hex}",
         created=int(time.time()),
-        model=state.backend.model.name,
+        model=selection.model,
     )
 
 
@@ -95,6 +102,7 @@ async def _begin(
     body: GenerationBody,
     prompts: Sequence[tuple[int, ...]],
     envelope: Envelope,
+    selection: Selection,
     arrival_time: float,
     *,
     label: str,
@@ -109,7 +117,7 @@ async def _begin(
         config=state.config,
         label=label,
     )
-    generation = Generation(state.backend, requests)
+    generation = Generation(state.backend, selection.hand_over(requests))
     try:
         await generation.begin()
     except BaseException:

@@ -26,12 +26,13 @@ async def health(request: Request, state: State) -> JSONResponse:
     """200 while the engine lives, draining included; 503 when it has failed or stopped."""
     snapshot = state.backend.snapshot()
     engine_state = state.engine_state
+    registry = state.adapters.registry
     alive = engine_state not in ("failed", "stopped")
     answer: dict[str, Any] = {
         "status": "ok" if alive else "error",
         "model": snapshot.model,
         "device": snapshot.device,
-        "active_adapter": None,
+        "active_adapter": None if registry is None else registry.active,
     }
     if is_authenticated(request, state):
         model = state.backend.model

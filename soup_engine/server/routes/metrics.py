@@ -25,6 +25,8 @@ async def metrics(
     snapshot = state.backend.snapshot()
     wanted = max(quality(accept, media_type) for media_type in _PROMETHEUS_TYPES)
     if wanted > quality(accept, "application/json"):
-        body, content_type = render_prometheus(snapshot, accept)
+        registry = state.adapters.registry
+        adapters = () if registry is None else registry.views()
+        body, content_type = render_prometheus(snapshot, accept, adapters)
         return Response(body, headers={"content-type": content_type, "vary": "accept"})
     return JSONResponse(render_json(snapshot), headers={"vary": "accept"})

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 
-from soup_engine.backends.base import ModelInfo
 from soup_engine.server.auth import require_api_key
-from soup_engine.server.protocol.generation import check_model
+from soup_engine.server.selection import ServedModel, no_such_model, served_models
 from soup_engine.server.state import ServerState, server_state
 
 router = APIRouter(dependencies=[Depends(require_api_key)])
@@ -18,20 +17,26 @@ State = Annotated[ServerState, Depends(server_state)]
 
 @router.get("/v1/models")
 async def list_models(state: State) -> dict[str, Any]:
-    return {"object": "list", "data": [_card(state.backend.model)]}
+    """The base, its adapters and their aliases."""
+    return {"object": "list", "data": [_card(state, served) for served in served_models(state)]}
 
 
 @router.get("/v1/models/{model_id:path}")
 async def show_model(model_id: str, state: State) -> dict[str, Any]:
-    check_model(model_id, state.backend.model)
-    return _card(state.backend.model)
+    """Raises ModelNotFoundError: nothing of this name takes requests."""
+    for served in served_models(state):
+        if served.name == model_id:
+            return _card(state, served)
+    raise no_such_model()
 
 
-def _card(model: ModelInfo) -> dict[str, Any]:
+def _card(state: ServerState, served: ServedModel) -> dict[str, Any]:
     return {
-        "id": model.name,
+        "id": served.name,
         "object": "model",
-        "created": model.created,
+        "created": served.created,
         "owned_by": "soup",
-        "max_model_len": model.max_model_len,
+        "root": served.root,
+        "parent": served.parent,
+        "max_model_len": state.backend.model.max_model_len,
     }

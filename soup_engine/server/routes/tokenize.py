@@ -11,13 +11,13 @@ from soup_engine.server.auth import require_api_key
 from soup_engine.server.body import parse_object, read_body
 from soup_engine.server.protocol.completions import check_token_ids
 from soup_engine.server.protocol.fields import RequestBody, parse_body
-from soup_engine.server.protocol.generation import check_model
 from soup_engine.server.protocol.tokenize import (
     DetokenizeBody,
     TokenizeChatBody,
     TokenizeTextBody,
 )
 from soup_engine.server.reading import chat_tokens, ignored_header, read_as, tokenise
+from soup_engine.server.selection import check_served, selected
 from soup_engine.server.state import ServerState, server_state
 
 router = APIRouter(dependencies=[Depends(require_api_key)])
@@ -27,15 +27,16 @@ State = Annotated[ServerState, Depends(server_state)]
 
 @router.post("/tokenize")
 async def tokenize(request: Request, state: State) -> JSONResponse:
-    """Tokens of a text (``prompt``) or of a chat (``messages``)."""
+    """Tokens of a text (``prompt``) or of a chat (``messages``), as a generation would have
+    them: an adapter may bring its own chat template."""
     raw = parse_object(await read_body(request, state.config.max_body_bytes))
     if "messages" in raw:
         chat = parse_body(TokenizeChatBody, raw)
-        check_model(chat.model, state.backend.model)
-        tokens = await chat_tokens(state, chat)
+        with selected(state, None, chat.model) as selection:
+            tokens = await chat_tokens(state, chat, template=selection.chat_template)
         return _tokenized(state, chat, tokens, with_strings=bool(chat.return_token_strs))
     text = parse_body(TokenizeTextBody, raw)
-    check_model(text.model, state.backend.model)
+    check_served(state, text.model)
     special = text.add_special_tokens is not False
     tokens = await tokenise(
         state,
@@ -50,7 +51,7 @@ async def tokenize(request: Request, state: State) -> JSONResponse:
 @router.post("/detokenize")
 async def detokenize(request: Request, state: State) -> JSONResponse:
     body = await read_as(DetokenizeBody, request, state)
-    check_model(body.model, state.backend.model)
+    check_served(state, body.model)
     if body.tokens:
         check_token_ids(tuple(body.tokens), state.backend.model, "tokens")
     text = await tokenise(state, len(body.tokens), state.backend.text.decode, body.tokens)

@@ -14,7 +14,7 @@ import pytest
 from soup_engine.backends.base import Backend
 from soup_engine.backends.fake import FakeBackend
 from soup_engine.backends.fake_script import FakeScript
-from soup_engine.config import ServerConfig
+from soup_engine.config import AdapterConfig, ServerConfig
 from soup_engine.runtime import Runtime
 
 StartServer = Callable[..., Runtime]
@@ -29,18 +29,23 @@ def make_backend() -> Callable[[], Backend]:
 def start_server(make_backend: Callable[[], Backend]) -> Iterator[StartServer]:
     """``start_server(backend=None, **server_settings)`` → a started Runtime, stopped at the end.
 
-    ``script`` instead of ``backend`` gives a fake that behaves so.
+    ``script`` instead of ``backend`` gives a fake that behaves so; ``adapters`` is the
+    configuration of the adapters.
     """
     started: list[Runtime] = []
 
     def start(
-        backend: Backend | None = None, *, script: FakeScript | None = None, **settings: Any
+        backend: Backend | None = None,
+        *,
+        script: FakeScript | None = None,
+        adapters: AdapterConfig | None = None,
+        **settings: Any,
     ) -> Runtime:
         if script is not None:
             backend = FakeBackend(script)
         if "uds" not in settings:
             settings.setdefault("port", 0)
-        runtime = Runtime(backend or make_backend(), ServerConfig(**settings))
+        runtime = Runtime(backend or make_backend(), ServerConfig(**settings), adapters=adapters)
         runtime.start()
         started.append(runtime)
         return runtime

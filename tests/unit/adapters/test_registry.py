@@ -107,7 +107,7 @@ def test_order_of_selection(host: Host) -> None:
     assert unknown.value.param == "adapter"
     with pytest.raises(ModelNotFoundError) as unknown_model:
         used(None, "four")
-    assert unknown_model.value.message == "There is no model 'four' here."
+    assert unknown_model.value.message == "There is no such model here."
 
 
 def test_swap_is_a_new_revision_and_running_requests_keep_theirs(host: Host) -> None:
@@ -379,4 +379,20 @@ def test_threads_hammering_bind_release_and_swap_lose_nothing(host: Host) -> Non
     for name in names:
         host.registry.unload(name)
     assert not host.resident
+    host.check()
+
+
+def test_a_shared_lease_holds_the_same_revision_by_itself(host) -> None:
+    host.load("one")
+    lease = host.registry.bind("one", None)
+    assert lease is not None
+    host.load("one", 1, replace=True)
+    other = host.registry.share(lease)
+    assert (other.name, other.revision) == (lease.name, lease.revision) == ("one", 1)
+    host.registry.release(lease)
+    assert lease.weights.weights_id in host.resident
+    host.check()
+    host.registry.release(other, tokens=3)
+    assert lease.weights.weights_id not in host.resident
+    assert (host.registry.view("one").requests, host.registry.view("one").tokens) == (2, 3)
     host.check()

@@ -60,6 +60,16 @@ def test_a_dict_without_a_default_is_refused_by_name(with_template) -> None:
         with_template({"rag": CHATML, "tool_use": CHATML}).render_chat(HELLO)
 
 
+@pytest.mark.parametrize("own", [CHATML, None])
+def test_another_template_may_be_given(with_template, own) -> None:
+    """That of an adapter; it writes its special tokens itself, too."""
+    asked = [*HELLO, {"role": "assistant", "content": "Hi"}]
+    given = with_template(own).render_chat(asked, template=ALTERNATING)
+    assert given == with_template(ALTERNATING).render_chat(asked)
+    with pytest.raises(ChatTemplateError, match="must alternate"):
+        with_template(own).render_chat(asked[1:], template=ALTERNATING)
+
+
 def test_there_is_no_second_bos(sentencepiece_tokenizer) -> None:
     bos = sentencepiece_tokenizer.bos_token_id
     assert sentencepiece_tokenizer.encode("x")[0] == bos
