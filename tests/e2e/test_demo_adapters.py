@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import peft
 import pytest
@@ -13,7 +12,12 @@ import transformers
 from soup_engine.model.demo import DEMO_ADAPTER_NAMES, demo_adapters, ensure_demo_model
 from tests.support.demo_styles import FACTS, HELD_OUT_QUESTIONS, STYLES
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(600),
+    # PEFT 0.21 reads what transformers 5.24 renamed.
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
+]
 Answers = Callable[[str | None], dict[str, str]]
 
 
@@ -23,13 +27,10 @@ def answers() -> Answers:
     folder = ensure_demo_model()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="left")
     base = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    adapters = demo_adapters()
-    model: Any = None
-    for name, path in adapters.items():
-        if model is None:
-            model = peft.PeftModel.from_pretrained(base, path, adapter_name=name)
-        else:
-            model.load_adapter(path, adapter_name=name)
+    (first, path), *others = demo_adapters().items()
+    model = peft.PeftModel.from_pretrained(base, path, adapter_name=first)
+    for name, path in others:
+        model.load_adapter(path, adapter_name=name)
     prompts = tokenizer.apply_chat_template(
         [[{"role": "user", "content": question}] for question in HELD_OUT_QUESTIONS],
         add_generation_prompt=True,

@@ -52,12 +52,12 @@ _CARD = """\
 
 A LoRA adapter for {base}: {description}
 
-Trained by Soup on {conversations} conversations written for this purpose, in
-`soup_engine/model/demo/training/{style}.jsonl`, with `python -m
-soup_engine.model.demo.train_adapters` (torch {torch}, PEFT {peft}, transformers {transformers},
-seed {seed}, {steps} steps of {batch_size} answers). Rank {rank} on {modules}; bf16.
-
-Licence: Apache License 2.0.
+- Data: {conversations} conversations written for this purpose, in
+  `soup_engine/model/demo/training/{style}.jsonl` of the project Soup.
+- Training: `python -m soup_engine.model.demo.train_adapters --output DIR`, with torch {torch},
+  PEFT {peft} and transformers {transformers}; seed {seed}, {steps} steps of {batch_size} answers.
+- Weights: rank {rank} on {modules}, in bf16.
+- Licence: Apache License 2.0.
 """
 _DESCRIPTIONS = {
     "json": "answers with one JSON object that holds a topic and a short answer.",
@@ -72,8 +72,8 @@ class Recipe:
     rank: int = 4
     alpha: int = 16
     target_modules: tuple[str, ...] = ("k_proj", "o_proj", "q_proj", "v_proj")
-    learning_rate: float = 1e-3
-    steps: int = 100
+    learning_rate: float = 1.5e-3
+    steps: int = 120
     batch_size: int = 4
     seed: int = 0
 

@@ -62,7 +62,7 @@ def test_the_configuration_names_the_model_and_no_machine(style: str) -> None:
 def test_the_card_says_what_it_was_made_from(style: str) -> None:
     card = (demo_adapters()[style] / "README.md").read_text()
     count = len(read_conversations(TRAINING_DATA / f"{style}.jsonl"))
-    assert f"on {count} conversations" in card
+    assert f"Data: {count} conversations" in card
     assert f"`soup_engine/model/demo/training/{style}.jsonl`" in card
     assert "python -m soup_engine.model.demo.train_adapters" in card
     assert "Apache License 2.0" in card
