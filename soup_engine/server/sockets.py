@@ -77,7 +77,9 @@ def _open_tcp(config: ServerConfig) -> Listener:
         )
     where = f"{config.host} port {config.port}"
     try:
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sends small answers at once (TCP_NODELAY) only where the protocol is named;
+        # else each waits some 40 ms for the client's acknowledgement of what went before.
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
         raise CannotRunError(f"{where} cannot be listened on: {error.strerror}.") from None
     try:
