@@ -32,7 +32,7 @@ FUSABLE_LAYERS = frozenset(
     }
 )
 
-MAX_DOUBLED_NORM = 64
+MAX_DOUBLED_NORM = 32
 """Tokens up to which computing a norm twice is faster than in ten operations."""
 
 _SILU = type(ACT2FN["silu"])
@@ -64,6 +64,8 @@ class FusedDecoderLayer(nn.Module):
         self.activation = functional.silu if isinstance(mlp.act_fn, _SILU) else mlp.act_fn
         self.input_norm = layer.input_layernorm
         self.mlp_norm = layer.post_attention_layernorm
+        for norm in (self.input_norm, self.mlp_norm):
+            norm.doubled_weight = norm.weight.detach().repeat(2)
         self.head_norm, self.head_norm_eps = self._head_norm(attention)
         self.norm_sites: dict[int, ModuleSite] = {}
 
@@ -177,6 +179,8 @@ def _rms_norm(states: Tensor, norm: Any) -> Tensor:
     if states.device.type != "cpu" or len(states) > MAX_DOUBLED_NORM:
         return functional.rms_norm(states, (hidden,), norm.weight, norm.variance_epsilon)
     doubled = torch.cat([states, -states], dim=-1)  # [num_tokens, 2 * hidden]
-    normed = functional.layer_norm(doubled, (2 * hidden,), eps=norm.variance_epsilon)
-    weighted: Tensor = normed[:, :hidden] * norm.weight
-    return weighted
+    # The weight goes in with it, so that the result is rounded once.
+    normed = functional.layer_norm(
+        doubled, (2 * hidden,), norm.doubled_weight, eps=norm.variance_epsilon
+    )
+    return normed[:, :hidden]
