@@ -52,7 +52,11 @@ def test_the_wheel_ships_screens_and_styles_and_no_tests(wheel: Path) -> None:
         names = archive.namelist()
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"soup_engine", "soup_tui", "screens", "styles"}
-    for name in ("screens/serving.py", "styles/base.tcss", "styles/serving.tcss"):
+    adapters = [
+        f"soup_engine/model/demo/adapters/{name}/adapter_model.safetensors"
+        for name in ("json", "pirate")
+    ]
+    for name in ("screens/serving.py", "styles/base.tcss", "styles/serving.tcss", *adapters):
         assert name in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
