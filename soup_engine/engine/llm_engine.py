@@ -196,13 +196,7 @@ class LLMEngine:
         """Hand sampled tokens to the output processor and note what time they took."""
         previous = sequence.last_output_time
         waited_for_text = sequence.first_token_time is None
-        if not tokens:
-            error = EngineStepError(
-                "The model produced no valid probabilities for this request; its answer ends here."
-            )
-            output = self.output_processor.finish(sequence, FinishReason.ERROR, now, error)
-        else:
-            output = self.output_processor.process(sequence, tokens, now)
+        output = self.output_processor.process(sequence, tokens, now)
         if waited_for_text and sequence.first_token_time is not None:
             self.metrics.record_first_token(sequence.first_token_time - sequence.arrival_time)
         elif previous is not None and output.token_ids:

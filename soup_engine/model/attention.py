@@ -110,11 +110,27 @@ class Step:
         return cast(_Derived, self._derived[1])
 
 
-class RaggedCache(Cache):
+class FlatCache(Cache):
+    """A cache that shows no past: in a flat row, positions and masks come from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
+        return 0
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:  # noqa: ARG002
+        return 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:  # noqa: ARG002
+        return query_length, 0
+
+
+class RaggedCache(FlatCache):
     """The cache object that models are given: it stores, and returns what it was handed."""
 
     def __init__(self, step: Step) -> None:
-        super().__init__(layers=[])
+        super().__init__()
         self.step = step
 
     def update(
@@ -128,15 +144,6 @@ class RaggedCache(Cache):
         # [1, heads, num_tokens, dim] as models have it
         self.step.write(layer_idx, key_states[0].transpose(0, 1), value_states[0].transpose(0, 1))
         return key_states, value_states
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
-        return 0
-
-    def get_query_offset(self, layer_idx: int = 0) -> int:  # noqa: ARG002
-        return 0
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:  # noqa: ARG002
-        return query_length, 0
 
 
 _current_step: Step | None = None

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache
 
 from soup_engine.errors import UnsupportedModelError
 from soup_engine.model import attention
@@ -122,11 +121,11 @@ class CausalLM:
         return KVLayout(recorder.keys, recorder.values)
 
 
-class _ShapeRecorder(Cache):
+class _ShapeRecorder(attention.FlatCache):
     """An empty cache that notes the shapes it is handed."""
 
     def __init__(self) -> None:
-        super().__init__(layers=[])
+        super().__init__()
         self.keys: dict[int, PlaneShape] = {}
         self.values: dict[int, PlaneShape] = {}
 
@@ -141,12 +140,3 @@ class _ShapeRecorder(Cache):
         self.keys[layer_idx] = PlaneShape(key_states.shape[1], key_states.shape[3])
         self.values[layer_idx] = PlaneShape(value_states.shape[1], value_states.shape[3])
         return key_states, value_states
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
-        return 0
-
-    def get_query_offset(self, layer_idx: int = 0) -> int:  # noqa: ARG002
-        return 0
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:  # noqa: ARG002
-        return query_length, 0
