@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -16,10 +16,11 @@ from screens.model_chooser import ModelChooser
 from soup_engine.errors import ConfigError
 from soup_engine.messages import RequestView
 from soup_engine.metrics.snapshot import EngineSnapshot
+from soup_tui import machine
 from soup_tui.actions import bindings
 from soup_tui.config import Settings
 from soup_tui.formatting import bar, count, duration, kv_text, size, uptime
-from soup_tui.machine import Gpu, Memory, gpus, host_memory
+from soup_tui.machine import Gpu
 from soup_tui.model_choices import DEMO, recent_path, remember
 from soup_tui.option_line import option_line, settings_from_line
 from soup_tui.service import Ability, ServedModel, error_sentence
@@ -51,15 +52,8 @@ class ServingScreen(WorkbenchScreen):
     VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012 as Textual has it
     BINDINGS: ClassVar[list[BindingType]] = bindings("serving")
 
-    def __init__(
-        self,
-        bench: Bench,
-        memory: Callable[[], Memory] = host_memory,
-        graphics: Callable[[], tuple[Gpu, ...]] = gpus,
-    ) -> None:
+    def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
-        self._memory = memory
-        self._graphics = graphics
         self._filter = ""
         marks = self.glyphs
         self._address_title = Title("Address", marks)
@@ -110,7 +104,7 @@ class ServingScreen(WorkbenchScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.query_one("#gpu-row").display = bool(self._graphics())
+        self.query_one("#gpu-row").display = bool(machine.read_gpus())
 
     def look(self) -> None:
         bridge = self.bridge
@@ -193,12 +187,12 @@ class ServingScreen(WorkbenchScreen):
         rows, kept = kv.row_blocks_used / total, kv.prefix_blocks_used / total
         self._kv_bar.show((rows, kept) if rows + kept else (kv.used_fraction,))
         self._kv.show(kv_text(kv))
-        memory = self._memory()
+        memory = machine.read_host_memory()
         ours = snapshot.memory_rss_bytes
         others = max(0, memory.total - memory.available - ours)
         self._host_bar.show((ours / memory.total, others / memory.total))
         self._host.show(f"{size(ours)} of {size(memory.total)}")
-        if found := self._graphics():
+        if found := machine.read_gpus():
             self._show_gpu(found[0])
 
     def _show_gpu(self, gpu: Gpu) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from soup_engine.backends.fake import FakeBackend, FakeScript
+from soup_engine.errors import SoupError
 from soup_engine.logs import LogEntry
 from soup_engine.messages import AdapterStatus, AdapterView, GenerationRequest
 from soup_engine.metrics.snapshot import EngineSnapshot
@@ -56,6 +57,7 @@ class StillService:
     address: str | None = "http://127.0.0.1:8000"
     curl: str = CURL
     answer: str = "Hello."
+    refusal: SoupError | None = None
     asked: list[tuple[object, ...]] = field(default_factory=list)
 
     def snapshot(self) -> EngineSnapshot:
@@ -72,6 +74,9 @@ class StillService:
         times = iter([0.0, 0.25])
         last = 1.25
         stream = ChatStream(lambda: None, lambda: next(times, last))
+        if self.refusal is not None:
+            stream.fail(self.refusal)
+            return stream
         stream.put(self.answer, 21, request.adapter or self.model.name)
         stream.finish("stop")
         return stream
