@@ -102,9 +102,10 @@ class WorkbenchScreen(Screen[None]):
             if action.short
         ]
 
-    def show_keys(self, keys: Sequence[tuple[str, str]]) -> None:
-        """Change the line at the foot."""
-        self._keys.show(keys)
+    def show_keys(self, keys: Sequence[tuple[str, str]], *, typing: bool = False) -> None:
+        """Change the line at the foot; while a text is typed, the keys of the application write,
+        too."""
+        self._keys.show(keys, () if typing else self._app_keys())
 
     def _app_keys(self) -> list[tuple[str, str]]:
         return [

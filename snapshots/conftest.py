@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import html
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,7 @@ def still_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.chdir(tmp_path)
+    save_small_model(tmp_path / "my-model")
     yield
 
 
@@ -57,6 +59,22 @@ def gallery(request: pytest.FixtureRequest) -> Iterator[Gallery]:
     yield shown
     if shown.differences:
         pytest.fail("\n\n".join(shown.differences), pytrace=False)
+
+
+def save_small_model(folder: Path) -> None:
+    """As much of a model as the estimate of its memory reads."""
+    folder.mkdir()
+    shape = {
+        "dtype": "bfloat16",
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "hidden_size": 576,
+        "max_position_embeddings": 8192,
+    }
+    (folder / "config.json").write_text(json.dumps(shape))
+    with (folder / "model.safetensors").open("wb") as file:
+        file.truncate(270 << 20)
 
 
 class Gallery:

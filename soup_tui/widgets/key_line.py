@@ -25,9 +25,9 @@ class KeyLine(Widget):
         self._keys = tuple(keys)
         self._last = tuple(last)
 
-    def show(self, keys: Sequence[tuple[str, str]]) -> None:
-        if tuple(keys) != self._keys:
-            self._keys = tuple(keys)
+    def show(self, keys: Sequence[tuple[str, str]], last: Sequence[tuple[str, str]] = ()) -> None:
+        if (shown := (tuple(keys), tuple(last))) != (self._keys, self._last):
+            self._keys, self._last = shown
             self.refresh()
 
     def render_line(self, y: int) -> Strip:

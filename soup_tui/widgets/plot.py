@@ -52,7 +52,7 @@ def line_cells(
     owner = [[NONE] * width for _ in range(height)]
     for index, values in enumerate(series):
         before: int | None = None
-        shown = values[-columns:] if columns > 0 else ()
+        shown = values[-columns:] if columns and rows else ()
         for x, value in enumerate(shown, start=columns - len(shown)):
             level = _level(value, top, rows)
             if level is not None:
@@ -74,9 +74,9 @@ def _level(value: float | None, top: float, rows: int) -> int | None:
     """Which row of dots a value falls into, from the bottom; ``None`` for a gap."""
     if value is None or math.isnan(value):
         return None
-    if value >= top:
-        return rows - 1
-    return min(rows - 1, max(0, round(value / top * (rows - 1))))
+    if value <= 0:
+        return 0
+    return rows - 1 if value >= top else round(value / top * (rows - 1))
 
 
 def _between(before: int | None, level: int) -> range:

@@ -31,11 +31,11 @@ class ShareBar(Widget):
         self._shares: tuple[float, ...] = ()
 
     def show(self, shares: Sequence[float]) -> None:
-        # Rounded, so that only what can be seen repaints.
-        width = max(1, self.size.width)
-        kept = tuple(round(share * width * 2) / (width * 2) or min(share, 1e-9) for share in shares)
-        if kept != self._shares:
-            self._shares = kept
+        width = self.size.width
+        before = share_cells(self._shares, width, self._glyphs)
+        self._shares = tuple(shares)
+        # Most changes are too small to be seen.
+        if share_cells(self._shares, width, self._glyphs) != before:
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
