@@ -119,6 +119,7 @@ class StillWorkbench:
     async def running(self, *keys: str, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Any]:
         async with self.app.run_test(size=size) as pilot:
             await until(pilot, lambda: self.bridge.snapshot is not None)
+            await pilot.pause()
             await pilot.press(*keys)
             yield pilot
 

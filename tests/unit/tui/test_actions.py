@@ -102,3 +102,11 @@ def test_a_bad_file_is_refused_in_a_sentence(tmp_path: Path, text: str, sentence
         load_preferences(path)
     assert str(path) in refusal.value.message
     assert sentence in refusal.value.message
+
+
+def test_the_readme_names_every_action_and_its_key() -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    for action in ACTIONS:
+        if not action.id.startswith("app.show-"):
+            title = action.title[0].lower() + action.title[1:]
+            assert f"`{key_name(action.key)}` {title}" in readme, action.id

@@ -59,7 +59,7 @@ def test_what_was_not_seen_is_a_gap(at: Any) -> None:
     history = History()
     history.add(at(5.0), None)
     history.add(at(59.0), None)
-    assert history.line(lambda one: 1.0, 60, 6) == [1.0, None, None, None, None, 1.0]
+    assert history.line(lambda _: 1.0, 60, 6) == [1.0, None, None, None, None, 1.0]
 
 
 def test_the_past_ends_after_a_quarter_of_an_hour_and_a_look_counts_once(at: Any) -> None:
