@@ -115,7 +115,7 @@ class ServingScreen(WorkbenchScreen):
             for name in ("served", "loading", "idle"):
                 self.set_class(state == name, f"-{name}")
             # What had the focus may be hidden from now on.
-            self.call_after_refresh(self._focus_list)
+            self.call_after_refresh(self.focus_list)
         self.show_keys(self.footer_keys())
         if state == "loading":
             self._show_progress()
@@ -125,7 +125,8 @@ class ServingScreen(WorkbenchScreen):
         else:
             self._show_service()
 
-    def _focus_list(self) -> None:
+    def focus_list(self) -> None:
+        """That of the requests, or of the models while nothing is served."""
         if self._shown == "served":
             self._requests.focus()
         elif self._shown == "idle":
