@@ -154,7 +154,7 @@ class ServingScreen(WorkbenchScreen):
         self._address_title.show(f"up {uptime(snapshot.uptime_s)}")
         self._show_memory(snapshot)
         line = self.bridge.history.line(
-            lambda one: one.tokens_per_s, _LOAD_WINDOW_S, self._load.columns
+            lambda one: one.tokens_per_s or None, _LOAD_WINDOW_S, self._load.columns
         )
         self._load.show([line])
         counters = snapshot.counters

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import TypeAlias
 
 from rich.segment import Segment
@@ -140,11 +139,16 @@ def share_cells(shares: Sequence[float], width: int, glyphs: Glyphs) -> list[Cel
 
 
 def strip_of(cells: Sequence[Cell], style_of: Callable[[int], Style]) -> Strip:
-    """A row of cells as Textual paints it, neighbours of one series in one piece."""
-    return Strip(
-        [
-            Segment("".join(character for character, _ in run), style_of(series))
-            for series, run in groupby(cells, key=lambda cell: cell[1])
-        ],
-        len(cells),
-    )
+    """A row of cells as Textual paints it, in as few pieces as can be: each costs bytes, and a
+    space looks the same in the style of its neighbour."""
+    segments: list[Segment] = []
+    text, worn = "", NONE
+    for character, series in cells:
+        if character != " " and series != worn:
+            if worn != NONE or text.strip(" "):
+                segments.append(Segment(text, style_of(worn)))
+                text = ""
+            worn = series
+        text += character
+    segments.append(Segment(text, style_of(worn)))
+    return Strip(segments, len(cells))
