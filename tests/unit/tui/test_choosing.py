@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -151,3 +153,64 @@ def test_without_nvml_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(machine, "_nvml", lambda: None)
     assert read_gpus() == ()
+
+
+class Nvml:
+    """As much of pynvml as is asked; this machine has no GPU to ask."""
+
+    NVML_CLOCK_SM = 1
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *, silent: bool) -> None:
+        self.silent = silent
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, _handle: int) -> Any:  # noqa: N802
+        return SimpleNamespace(total=80 << 30, free=50 << 30)
+
+    def nvmlDeviceGetName(self, _handle: int) -> bytes:  # noqa: N802
+        return b"H100"
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=37),
+            "nvmlDeviceGetPowerUsage": 350_000,
+            "nvmlDeviceGetClockInfo": 1_980,
+            "nvmlDeviceGetComputeRunningProcesses": [
+                SimpleNamespace(pid=os.getpid(), usedGpuMemory=20 << 30),
+                SimpleNamespace(pid=1, usedGpuMemory=8 << 30),
+                SimpleNamespace(pid=2, usedGpuMemory=None),
+            ],
+        }
+
+        def answer(*_: Any) -> Any:
+            if self.silent:
+                raise self.NVMLError
+            return answers[name]
+
+        return answer
+
+
+def test_nvml_is_asked_where_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from soup_tui import machine
+
+    monkeypatch.setattr(machine, "_nvml", lambda: Nvml(silent=False))
+    (gpu,) = read_gpus()
+    assert (gpu.name, gpu.memory) == ("H100", Memory(80 << 30, 50 << 30))
+    assert (gpu.utilisation, gpu.clock_mhz, gpu.power_w) == (0.37, 1980, 350.0)
+    assert gpu.others_bytes == 8 << 30
+
+
+def test_what_a_gpu_does_not_say_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from soup_tui import machine
+
+    monkeypatch.setattr(machine, "_nvml", lambda: Nvml(silent=True))
+    (gpu,) = read_gpus()
+    assert (gpu.utilisation, gpu.clock_mhz, gpu.power_w, gpu.others_bytes) == (None,) * 4
