@@ -4,7 +4,7 @@ still."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from soup_engine.metrics.snapshot import (
 from soup_tui.app import SoupApp
 from soup_tui.bridge import Bridge
 from soup_tui.config import Settings
+from tests.support.pilots import shown, until
 from tests.support.still_service import StillService, adapters, log_entries
 
 EMPTY = Percentiles(samples=0, p50=None, p95=None, p99=None, mean=None)
@@ -126,20 +127,6 @@ class StillWorkbench:
     def screen_text(self) -> str:
         """All that is on the screen."""
         return shown(self.app)
-
-
-def shown(app: SoupApp) -> str:
-    update = app.screen._compositor.render_strips()
-    return "\n".join("".join(segment.text for segment in strip) for strip in update)
-
-
-async def until(pilot: Any, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Wait for something that another thread brings about."""
-    for _ in range(int(timeout_s / 0.02)):
-        if condition():
-            return
-        await pilot.pause(0.02)
-    raise AssertionError(f"this never came about: {shown(pilot.app)}")
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from soup_engine.logs import LogEntry
 from soup_tui.formatting import plain, plain_lines
 from soup_tui.service import AdapterListing
 from soup_tui.widgets.message_area import MessageArea
+from tests.support.pilots import shown, until
 from tests.support.still_service import MODEL, adapter_view
-from tests.unit.tui.conftest import shown, until
 
 TEXTS = {
     "instruction": "[/INST] [INST]",
