@@ -134,8 +134,7 @@ class LatencyScreen(WorkbenchScreen):
         if snapshot is not None:
             found = snapshot.windows.get(self._window_s, {}).get(name)
         samples = 0 if found is None else found.samples
-        frozen = "frozen, " if self._frozen else ""
-        self._titles[name].show(f"{frozen}{samples:,} in {self._window_s // 60} min")
+        self._titles[name].show(f"{samples:,} in {self._window_s // 60} min")
         self._figures[name].show(found)
 
     def _show_objective(self, snapshot: EngineSnapshot | None) -> None:
@@ -238,8 +237,9 @@ class LatencyScreen(WorkbenchScreen):
 
     def action_freeze(self) -> None:
         self._frozen = not self._frozen
-        for title in self._titles.values():
-            title.show(f"frozen, {title.note}" if self._frozen else title.note)
+        if self._frozen:
+            for title in self._titles.values():
+                title.show(f"frozen, {title.note}")
         self.look()
 
     def action_faster(self) -> None:

@@ -86,7 +86,7 @@ class Gallery:
         """Press keys, and compare what is shown with the picture of this name."""
         await pilot.press(*keys)
         await settle(pilot)
-        picture = pilot.app.export_screenshot(title="soup", simplify=True)
+        picture = pilot.app.export_screenshot(title="soup")
         path = PICTURES / f"{name}.svg"
         if self._accept:
             path.parent.mkdir(exist_ok=True)
