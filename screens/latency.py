@@ -148,8 +148,8 @@ class LatencyScreen(WorkbenchScreen):
         if found.share is None:
             result = "no requests yet"
         else:
-            verdict = "MISSED" if found.missed else "kept"
-            result = f"{verdict}, by {found.share:.1%} of {found.samples:,}"
+            verdict = "MISSED" if found.missed else "kept" if found.kept else "too few to judge"
+            result = f"{verdict}, {found.share:.1%} of {found.samples:,}"
         self._objective.show(f"{goal} {self.glyphs.bullet} {result}{alert}")
         self._objective.set_class(found.missed, "bad")
 

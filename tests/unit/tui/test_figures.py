@@ -127,6 +127,7 @@ def test_for_itl_it_counts_in_buckets(at: Any) -> None:
     history.add(at(1.0, histograms=MappingProxyType({"itl": histogram})), None)
     found = kept(Objective("itl", 0.15), at(1.0), history, 60)
     assert (found.share, found.samples) == (pytest.approx(0.8), 10)
+    assert not found.kept and not found.missed
 
 
 def test_an_alert_is_given_once_for_each_time_the_objective_comes_to_be_missed(at: Any) -> None:
