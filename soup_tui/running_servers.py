@@ -17,7 +17,6 @@ import os
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +24,12 @@ from typing import TYPE_CHECKING
 from soup_engine.plain_json import as_json, from_json
 
 if TYPE_CHECKING:
+    from soup_engine.backends.base import ProgressCallback
     from soup_engine.runtime import Runtime
+    from soup_tui.config import Settings
+    from soup_tui.launch import OpenRuntime
 
+# Under the engine's name, whose records the log of the server keeps.
 logger = logging.getLogger("soup_engine.running_servers")
 
 _PROC = Path("/proc")
@@ -60,22 +63,6 @@ class RunningServer:
         return process_start(self.pid) == self.process_started
 
 
-def this_process(runtime: Runtime, command: str, log_file: Path | None = None) -> RunningServer:
-    """What there is to say about a runtime with a server in this process."""
-    assert runtime.address is not None
-    started = process_start(os.getpid())
-    assert started is not None
-    return RunningServer(
-        pid=os.getpid(),
-        process_started=started,
-        address=runtime.address,
-        model=runtime.backend.model.name,
-        command=command,
-        started_at=time.time(),
-        log_file=None if log_file is None else str(log_file),
-    )
-
-
 def process_start(pid: int) -> str | None:
     """When a process started, in words that no later process of this id shares; ``None`` when
     there is none (or only its remains, which its parent has yet to collect)."""
@@ -95,19 +82,36 @@ def _process_start_by_ps(pid: int) -> str | None:
     return done.stdout.strip() or None
 
 
-@contextlib.contextmanager
-def announced(server: RunningServer) -> Iterator[None]:
-    """Let others find the server until the block ends. That it cannot be found keeps nobody from
-    serving: it is logged, with the reason."""
-    try:
-        announce(server)
-    except OSError as error:
-        logger.warning("other programs of yours do not find this server: %s", error)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            _file_of(server.pid).unlink(missing_ok=True)
+def announcing(open_it: OpenRuntime, command: str) -> OpenRuntime:
+    """Opens as ``open_it`` does, and lets others find the server until it is stopped.
+
+    That it cannot be found keeps nobody from serving: it is logged, with the reason.
+    """
+
+    def open_announced(settings: Settings, on_progress: ProgressCallback) -> Runtime:
+        runtime = open_it(settings, on_progress)
+        try:
+            announce(this_server(runtime, command))
+        except OSError as error:
+            logger.warning("other programs of yours do not find this server: %s", error)
+        runtime.at_stop(withdraw)
+        return runtime
+
+    return open_announced
+
+
+def this_server(runtime: Runtime, command: str, log_file: Path | None = None) -> RunningServer:
+    """What there is to say about a runtime with a server in this process."""
+    assert runtime.address is not None
+    return RunningServer(
+        pid=os.getpid(),
+        process_started=process_start(os.getpid()) or "",
+        address=runtime.address,
+        model=runtime.backend.model.name,
+        command=command,
+        started_at=time.time(),
+        log_file=None if log_file is None else str(log_file),
+    )
 
 
 def announce(server: RunningServer) -> None:
@@ -118,7 +122,7 @@ def announce(server: RunningServer) -> None:
     """
     folder = runtime_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_ours(folder.lstat()) or not stat.S_ISDIR(folder.lstat().st_mode):
+    if not _is_our_folder(folder):
         raise PermissionError(f"{folder} is not a folder of this user's")
     unfinished = folder / f".{server.pid}.unfinished"
     unfinished.unlink(missing_ok=True)
@@ -128,18 +132,24 @@ def announce(server: RunningServer) -> None:
     unfinished.replace(_file_of(server.pid))
 
 
+def withdraw() -> None:
+    """Remove the file of the server in this process, if it has one."""
+    with contextlib.suppress(OSError):
+        _file_of(os.getpid()).unlink(missing_ok=True)
+
+
 def running_servers() -> list[RunningServer]:
     """Those that are alive, the oldest first. Files of dead ones are removed; what is no such file
     is left alone."""
     found = []
-    with contextlib.suppress(OSError):
-        for path in sorted(runtime_folder().glob("*.json")):
-            server = _read(path)
-            if server is None:
-                continue
-            if server.alive:
-                found.append(server)
-            else:
+    for path in _files():
+        server = _read(path)
+        if server is None:
+            continue
+        if server.alive:
+            found.append(server)
+        else:
+            with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
     return sorted(found, key=lambda server: server.started_at)
 
@@ -155,6 +165,15 @@ def _file_of(pid: int) -> Path:
     return runtime_folder() / f"{pid}.json"
 
 
+def _files() -> list[Path]:
+    """What lies in the folder, if it is ours: another user's may hold anything."""
+    folder = runtime_folder()
+    try:
+        return list(folder.glob("*.json")) if _is_our_folder(folder) else []
+    except OSError:
+        return []
+
+
 def _read(path: Path) -> RunningServer | None:
     """``None`` for what another user wrote or what is no file of ours."""
     try:
@@ -164,6 +183,11 @@ def _read(path: Path) -> RunningServer | None:
             return from_json(RunningServer, json.load(file))
     except (OSError, ValueError):
         return None
+
+
+def _is_our_folder(folder: Path) -> bool:
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and _is_ours(status)
 
 
 def _is_ours(status: os.stat_result) -> bool:

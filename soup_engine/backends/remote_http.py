@@ -72,7 +72,8 @@ def as_our_errors(url: str) -> Iterator[None]:
         ) from error
     except httpx.TransportError as error:
         raise UnreachableError(
-            f"No server answers at {url}: start one with soup serve, or say where by --url."
+            f"No server answers at {url}: start one with soup serve, or give the address of one"
+            " that runs."
         ) from error
 
 

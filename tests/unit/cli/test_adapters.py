@@ -69,7 +69,7 @@ def test_refusals_are_one_line(
         (["alias", "prod"], 2, "Give the adapter"),
         (["alias", "prod", "chat", "--remove"], 2, "Give the adapter"),
         (["list", "--admin-key", "wrong"], 1, "not the right one"),
-        (["list", "--url", "ftp://x"], 2, "--url must be"),
+        (["list", "--url", "ftp://x"], 2, "must be http://host:port"),
         (["list", "--url", "http://127.0.0.1:1"], 1, "No server answers at http://127.0.0.1:1"),
     ):
         done, out, err = soup(capsys, *arguments)

@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from soup_engine.backends.fake import FakeBackend
+from soup_engine.runtime import Runtime
+from soup_tui.config import Settings
 from soup_tui.running_servers import (
     RunningServer,
     announce,
-    announced,
+    announcing,
     process_start,
     running_servers,
+    withdraw,
 )
 
 
@@ -24,6 +28,12 @@ from soup_tui.running_servers import (
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path / "soup"
+
+
+def open_fake(settings: Settings, _progress: object) -> Runtime:
+    runtime = Runtime(FakeBackend(), settings.server_config())
+    runtime.start()
+    return runtime
 
 
 def server(pid: int | None = None, started_at: float = 1.0) -> RunningServer:
@@ -40,14 +50,25 @@ def server(pid: int | None = None, started_at: float = 1.0) -> RunningServer:
 
 def test_a_server_is_found_while_it_is_announced(folder: Path) -> None:
     assert running_servers() == []
-    with announced(server()):
-        assert running_servers() == [server()]
-        (file,) = folder.iterdir()
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        left = dataclasses.replace(server(), log_file="/tmp/soup.log")
-        announce(left)
-        assert running_servers() == [left]
+    announce(server())
+    assert running_servers() == [server()]
+    (file,) = folder.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    left = dataclasses.replace(server(), log_file="/tmp/soup.log")
+    announce(left)
+    assert running_servers() == [left]
+    withdraw()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_runtime_is_found_from_its_start_to_its_stop(folder: Path) -> None:
+    open_it = announcing(open_fake, "serve")
+    runtime = open_it(Settings(model="x", port=0), lambda _stage, _share: None)
+    (found,) = running_servers()
+    assert (found.pid, found.address, found.model) == (os.getpid(), runtime.address, "fake-model")
+    assert found.command == "serve"
+    runtime.stop(0.0)
     assert list(folder.iterdir()) == []
 
 
@@ -83,6 +104,7 @@ def test_that_it_cannot_be_found_keeps_nobody_from_serving(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder.write_text("no folder")
-    with announced(server()):
-        assert "other programs of yours do not find this server" in caplog.text
+    runtime = announcing(open_fake, "serve")(Settings(model="x", port=0), lambda _s, _x: None)
+    assert "other programs of yours do not find this server" in caplog.text
     assert running_servers() == []
+    runtime.stop(0.0)
