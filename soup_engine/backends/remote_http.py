@@ -109,6 +109,6 @@ def _by_code(kind: type[SoupError]) -> dict[str, type[SoupError]]:
 
 
 def _kind_of(status: int) -> type[SoupError]:
-    if status == AuthenticationError.status:
+    if status in (401, 403):  # a proxy before the server, where the body does not say
         return AuthenticationError
     return RequestError if status < 500 else CannotRunError
