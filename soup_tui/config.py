@@ -237,6 +237,25 @@ class Settings:
         default=False,
         commands=frozenset({"serve"}),
     )
+    ascii: bool = _setting(
+        BOOLEAN,
+        "Draw with ASCII characters only.",
+        default=False,
+        commands=frozenset({"tui"}),
+    )
+    mouse: bool = _setting(
+        BOOLEAN,
+        "Take the mouse; without it the terminal's own selection works.",
+        default=True,
+        commands=frozenset({"tui"}),
+    )
+    theme: str | None = _setting(
+        TEXT,
+        "Colours of the application: soup-dark, soup-light, or one of Textual's.",
+        metavar="NAME",
+        default_text="soup-dark",
+        commands=frozenset({"tui"}),
+    )
     log_level: str = _setting(
         TEXT,
         f"Least severe messages to log: {', '.join(LOG_LEVELS)}.",
@@ -261,6 +280,12 @@ class Settings:
     @property
     def serves_something(self) -> bool:
         return self.demo or self.model is not None
+
+    def serving(self, model: str | None) -> Settings:
+        """These settings with another model, ``None`` for the demo."""
+        return dataclasses.replace(
+            self, model=model, demo=model is None, base=None, served_model_name=None, adapters=()
+        )
 
     def require_model(self) -> None:
         """Raises ConfigError: nothing is named that could be served."""

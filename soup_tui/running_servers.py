@@ -45,7 +45,7 @@ class RunningServer:
         process_started: when the process started, as the system words it (``process_start``).
         address: ``http://host:port`` or ``unix:path``.
         command: ``serve`` or ``tui``.
-        started_at: when it began to serve, Unix time.
+        started_at: when its engine started, Unix time.
         log_file: where its output goes, if that is a file of its own.
     """
 
@@ -109,7 +109,7 @@ def this_server(runtime: Runtime, command: str, log_file: Path | None = None) ->
         address=runtime.address,
         model=runtime.backend.model.name,
         command=command,
-        started_at=time.time(),
+        started_at=time.time() - runtime.snapshot().uptime_s,
         log_file=None if log_file is None else str(log_file),
     )
 

@@ -37,7 +37,6 @@ Event: TypeAlias = LaunchEvent | StopAsked
 
 def run(settings: Settings) -> int:
     """Serve a model over HTTP until a signal to stop."""
-    settings.require_model()
     return serve(settings, open_runtime)
 
 
@@ -47,6 +46,7 @@ def serve(settings: Settings, open_it: OpenRuntime) -> int:
     Raises:
         SoupError: it cannot be opened, or it failed while it served.
     """
+    settings.require_model()
     if settings.dashboard and not sys.stdout.isatty():
         raise ConfigError("--dashboard draws in a terminal, and the output is none: leave it out.")
     _log_to_stderr(settings)
