@@ -81,13 +81,6 @@ class Settings:
         " MB), later ones need no network.",
         default=False,
     )
-    attach: str | None = _setting(
-        TEXT,
-        "Show a running server instead of starting one: the one at URL, or without URL one of yours"
-        " on this machine.",
-        metavar="[URL]",
-        commands=frozenset({"tui"}),
-    )
     host: str = _setting(
         TEXT,
         "Address to listen on; any but a loopback address needs --api-key.",
@@ -236,6 +229,13 @@ class Settings:
         "Show a live table in the terminal.",
         default=False,
         commands=frozenset({"serve"}),
+    )
+    attach: str | None = _setting(
+        TEXT,
+        "Show a running server instead of starting one: the one at URL, or without URL one of yours"
+        " on this machine.",
+        metavar="[URL]",
+        commands=frozenset({"tui"}),
     )
     ascii: bool = _setting(
         BOOLEAN,

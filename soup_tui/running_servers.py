@@ -17,6 +17,7 @@ import os
 import stat
 import subprocess
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,10 +156,17 @@ def running_servers() -> list[RunningServer]:
 
 
 def runtime_folder() -> Path:
-    """Of this user; the system empties it when the machine starts."""
+    """Of this user; the system empties it when the machine starts.
+
+    Raises:
+        PermissionError: what should be this folder is another user's.
+    """
     import platformdirs
 
-    return platformdirs.user_runtime_path("soup", appauthor=False)
+    with warnings.catch_warnings():
+        # That the session has no such folder, as under cron, and another is taken.
+        warnings.simplefilter("ignore")
+        return platformdirs.user_runtime_path("soup", appauthor=False)
 
 
 def _file_of(pid: int) -> Path:
@@ -167,8 +175,8 @@ def _file_of(pid: int) -> Path:
 
 def _files() -> list[Path]:
     """What lies in the folder, if it is ours: another user's may hold anything."""
-    folder = runtime_folder()
     try:
+        folder = runtime_folder()
         return list(folder.glob("*.json")) if _is_our_folder(folder) else []
     except OSError:
         return []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
+import locale
 import os
 import signal
 import sys
@@ -38,7 +40,7 @@ def run_application(settings: Settings, open_it: OpenService) -> Leave:
     preferences = load_preferences(preferences_path())
     terminal = Terminal.detect(
         os.environ,
-        sys.stdout.encoding,
+        _encoding(),
         glyphs="ascii" if settings.ascii else preferences.glyphs,
         mouse=settings.mouse,
     )
@@ -53,6 +55,12 @@ def run_application(settings: Settings, open_it: OpenService) -> Leave:
     if _terminal_gone() or app.return_code:
         return Leave.SERVE
     return leave or Leave.DRAIN
+
+
+def _encoding() -> str:
+    """Of the terminal: as the locale says, which Python may overrule for its own streams."""
+    of_locale = locale.getencoding()
+    return sys.stdout.encoding if codecs.lookup(of_locale).name == "utf-8" else of_locale
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import typer
 
 from soup_engine.errors import ConfigError, SoupError
 from soup_tui import __version__
-from soup_tui.cli import adapters, serve, tui
+from soup_tui.cli import adapters, metrics, serve, servers, tui
 from soup_tui.cli.options import HelpOption, settings_command, show_help_without_command, spread
 from soup_tui.config_sources import DEBUG_VARIABLE
 
@@ -33,6 +33,8 @@ app = typer.Typer(
 )
 for _name, _run in (("tui", tui.run), ("serve", serve.run)):
     app.command(_name)(settings_command(_name, _run))
+app.command("servers", add_help_option=False)(servers.servers)
+app.command("metrics", add_help_option=False)(metrics.metrics)
 app.add_typer(adapters.app)
 
 

@@ -99,6 +99,10 @@ def test_one_option_takes_several_values() -> None:
         *("serve", "--adapters=a=1", "--adapters", "b=2")
     ]
     assert spread(["adapters", "load", "x", "y"]) == ["adapters", "load", "x", "y"]
+    for rest in ([], ["--ascii"]):
+        assert spread(["tui", "--attach", *rest]) == ["tui", "--attach=any", *rest]
+    for given in (["--attach", "http://host:1"], ["--attach=http://host:1"]):
+        assert spread(["tui", *given]) == ["tui", *given]
 
 
 def test_adapters_from_every_source(tmp_path: Path) -> None:
