@@ -79,7 +79,8 @@ class AdaptersScreen(WorkbenchScreen):
             self._detail.show("")
             return
         views = self.bridge.adapters.views
-        self._marked = [name for name in self._marked if any(name == v.name for v in views)]
+        known = {service.model.name, *(view.name for view in views)}
+        self._marked = [name for name in self._marked if name in known]
         rows = [self._base_row(service, snapshot)]
         rows += [self._row(view, snapshot) for view in views]
         rows += [

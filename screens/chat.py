@@ -56,24 +56,35 @@ class ChatScreen(WorkbenchScreen):
         self._hint.show(
             "Nothing is served now."
             if service is None
-            else "Enter sends, ctrl+j begins a new line, escape gives the keys back,"
-            f" {keys.key_name('chat.type')} types again."
+            else "Ask the model something. Escape leaves the text,"
+            f" {keys.key_name('chat.type')} goes back to it."
         )
         self._hint.display = not self._conversation.turns
         self._show_title()
 
     def _show_title(self) -> None:
         talk, service = self._conversation, self.bridge.service
-        to = talk.adapter or "the active adapter, or the base"
-        if service is not None and talk.adapter == service.model.name:
-            to = "the base"
+        if talk.adapter is None:
+            active = next((one.name for one in self.bridge.adapters.views if one.active), None)
+            to = "the base" if active is None else f"{active}, the active one"
+        else:
+            base = service is not None and talk.adapter == service.model.name
+            to = "the base" if base else talk.adapter
         params = talk.params
         bullet = self.glyphs.bullet
         system = f" {bullet} system prompt" if talk.system else ""
         self._title.show(
             f"to {to} {bullet} temperature {params.temperature:g} {bullet}"
-            f" up to {params.max_tokens:,} tokens{system}"
+            f" {params.max_tokens:,} tokens{system}"
         )
+
+    def on_descendant_focus(self) -> None:
+        """While a message is typed the keys of the screen write."""
+        keys = [("enter", "send"), ("^j", "new line"), ("esc", "leave the text")]
+        self.show_keys(keys if self._message.has_focus else self.footer_keys())
+
+    def on_descendant_blur(self) -> None:
+        self.show_keys(self.footer_keys())
 
     def _ready(self) -> Service | None:
         """The service when a question can be put to it; says so otherwise."""

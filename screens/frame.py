@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -102,6 +102,10 @@ class WorkbenchScreen(Screen[None]):
             if action.short
         ]
 
+    def show_keys(self, keys: Sequence[tuple[str, str]]) -> None:
+        """Change the line at the foot."""
+        self._keys.show(keys)
+
     def _app_keys(self) -> list[tuple[str, str]]:
         return [
             (self.bench.preferences.key_name(action.id), action.short)
@@ -115,7 +119,8 @@ class WorkbenchScreen(Screen[None]):
 
     def on_screen_resume(self) -> None:
         self.show_status()
-        self.look()
+        # What fits depends on sizes, which are known after the layout.
+        self.call_after_refresh(self.look)
 
     def on_resize(self, event: events.Resize) -> None:
         width, height = event.size
@@ -127,6 +132,7 @@ class WorkbenchScreen(Screen[None]):
                 f"Soup needs {MIN_WIDTH} {times} {MIN_HEIGHT} characters;"
                 f" this terminal has {width} {times} {height}."
             )
+        self.call_after_refresh(self.look)
 
     def action_release_keys(self) -> None:
         """Give the keys back from a text that is being typed."""
@@ -140,7 +146,8 @@ class WorkbenchScreen(Screen[None]):
         bridge, snapshot = self.bridge, self.bridge.snapshot
         if snapshot is None or bridge.service is None:
             share = "" if bridge.share is None else f" {bridge.share:.0%}"
-            self._status.show(bridge.state, f"{bridge.stage or ''}{share}", "")
+            doing = bridge.stage or "nothing is served"
+            self._status.show(bridge.state, f"{doing}{share}", "")
             return
         active = next((view.name for view in bridge.adapters.views if view.active), None)
         model = snapshot.model if active is None else f"{snapshot.model} + {active}"

@@ -35,13 +35,13 @@ _QUANTILES = ("p99", "p50", "p95")
 """In the order of drawing: p95 lies above the others."""
 _WHY_COLUMNS = (
     Column("p95 of", 0),
-    Column("n", 6, right=True),
-    Column("E2E", 8, right=True),
-    Column("queue", 8, right=True),
-    Column("prefill", 8, right=True),
-    Column("decode", 8, right=True),
-    Column("stalls", 8, right=True),
-    Column("most", 8),
+    Column("n", 5, right=True),
+    Column("E2E", 7, right=True),
+    Column("queue", 7, right=True),
+    Column("prefill", 7, right=True),
+    Column("decode", 7, right=True),
+    Column("stalls", 7, right=True),
+    Column("most", 7, from_width=84),
 )
 
 

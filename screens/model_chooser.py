@@ -9,10 +9,11 @@ from textual.containers import Vertical
 from textual.message import Message
 
 from screens.dialogs import AskText
+from soup_tui import machine
 from soup_tui.config import Settings
 from soup_tui.formatting import size
 from soup_tui.glyphs import Glyphs
-from soup_tui.machine import Memory, gpus, host_memory
+from soup_tui.machine import Memory
 from soup_tui.memory_estimate import MemoryEstimate, estimate
 from soup_tui.model_choices import DEMO, Choice, choices, recent_path
 from soup_tui.path_completion import FolderSuggester
@@ -119,8 +120,8 @@ class ModelChooser(Vertical):
 
 def device_memory() -> Memory:
     """Of the device that a model is put on when nothing else is said."""
-    found = gpus()
-    return found[0].memory if found else host_memory()
+    found = machine.read_gpus()
+    return found[0].memory if found else machine.read_host_memory()
 
 
 def needs_text(found: MemoryEstimate, memory: Memory) -> str:

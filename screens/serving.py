@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -16,13 +16,15 @@ from screens.model_chooser import ModelChooser
 from soup_engine.errors import ConfigError
 from soup_engine.messages import RequestView
 from soup_engine.metrics.snapshot import EngineSnapshot
+from soup_tui import machine
 from soup_tui.actions import bindings
 from soup_tui.config import Settings
 from soup_tui.formatting import bar, count, duration, kv_text, size, uptime
-from soup_tui.machine import Gpu, Memory, gpus, host_memory
+from soup_tui.machine import Gpu
 from soup_tui.model_choices import DEMO, recent_path, remember
 from soup_tui.option_line import option_line, settings_from_line
 from soup_tui.service import Ability, ServedModel, error_sentence
+from soup_tui.widgets.line_strip import LineStrip
 from soup_tui.widgets.reading import Reading
 from soup_tui.widgets.row_table import Column, Row, RowTable
 from soup_tui.widgets.share_bar import ShareBar
@@ -40,23 +42,18 @@ _COLUMNS = (
 )
 _TONES = {"waiting": "muted", "preempted": "warning"}
 _PROGRESS_WIDTH = 30
+_LOAD_WINDOW_S = 300
 
 
 class ServingScreen(WorkbenchScreen):
     """While nothing is served, a model is chosen here."""
 
     NAME = "serving"
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012 as Textual has it
     BINDINGS: ClassVar[list[BindingType]] = bindings("serving")
 
-    def __init__(
-        self,
-        bench: Bench,
-        memory: Callable[[], Memory] = host_memory,
-        graphics: Callable[[], tuple[Gpu, ...]] = gpus,
-    ) -> None:
+    def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
-        self._memory = memory
-        self._graphics = graphics
         self._filter = ""
         marks = self.glyphs
         self._address_title = Title("Address", marks)
@@ -68,6 +65,8 @@ class ServingScreen(WorkbenchScreen):
         self._kv_bar, self._kv = ShareBar(marks, id="kv-bar"), Reading(id="kv")
         self._host_bar, self._host = ShareBar(marks, id="host-bar"), Reading(id="host")
         self._gpu_bar, self._gpu = ShareBar(marks, id="gpu-bar"), Reading(id="gpu")
+        self._load_title = Title("tokens/s", marks, note=f"last {_LOAD_WINDOW_S // 60} min")
+        self._load = LineStrip(lambda value: f"{value:,.0f}", marks, id="load-strip")
         self._requests_title = Title("Requests", marks)
         self._requests = RowTable(_COLUMNS, "No requests in flight.", marks, id="requests")
         self._progress = Reading(id="progress")
@@ -88,6 +87,9 @@ class ServingScreen(WorkbenchScreen):
                     yield from self._memory_row("host", self._host_bar, self._host, "host-row")
                     yield from self._memory_row("GPU", self._gpu_bar, self._gpu, "gpu-row")
             yield self._notes
+            with Vertical(id="load"):
+                yield self._load_title
+                yield self._load
             yield self._requests_title
             yield self._requests
         with Vertical(id="progress-panel"):
@@ -102,13 +104,14 @@ class ServingScreen(WorkbenchScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.query_one("#gpu-row").display = bool(self._graphics())
+        self.query_one("#gpu-row").display = bool(machine.read_gpus())
 
     def look(self) -> None:
         bridge = self.bridge
         state = "served" if bridge.service is not None else "loading" if bridge.loading else "idle"
         for name in ("served", "loading", "idle"):
             self.set_class(state == name, f"-{name}")
+        self.show_keys(self.footer_keys())
         if state == "loading":
             self._show_progress()
         elif state == "idle":
@@ -116,6 +119,12 @@ class ServingScreen(WorkbenchScreen):
             self._chooser.look(failure)
         else:
             self._show_service()
+
+    def footer_keys(self) -> list[tuple[str, str]]:
+        keys = super().footer_keys()
+        if self.bridge.service is not None:
+            return keys
+        return [] if self.bridge.loading else [("enter", "serve"), *keys[-2:]]
 
     def _show_progress(self) -> None:
         stage, share = self.bridge.stage or "", self.bridge.share
@@ -134,6 +143,10 @@ class ServingScreen(WorkbenchScreen):
             return
         self._address_title.show(f"up {uptime(snapshot.uptime_s)}")
         self._show_memory(snapshot)
+        line = self.bridge.history.line(
+            lambda one: one.tokens_per_s, _LOAD_WINDOW_S, self._load.columns
+        )
+        self._load.show([line])
         counters = snapshot.counters
         bullet = self.glyphs.bullet
         self._requests_title.show(
@@ -174,12 +187,12 @@ class ServingScreen(WorkbenchScreen):
         rows, kept = kv.row_blocks_used / total, kv.prefix_blocks_used / total
         self._kv_bar.show((rows, kept) if rows + kept else (kv.used_fraction,))
         self._kv.show(kv_text(kv))
-        memory = self._memory()
+        memory = machine.read_host_memory()
         ours = snapshot.memory_rss_bytes
         others = max(0, memory.total - memory.available - ours)
         self._host_bar.show((ours / memory.total, others / memory.total))
         self._host.show(f"{size(ours)} of {size(memory.total)}")
-        if found := self._graphics():
+        if found := machine.read_gpus():
             self._show_gpu(found[0])
 
     def _show_gpu(self, gpu: Gpu) -> None:

@@ -46,6 +46,7 @@ class TrafficScreen(WorkbenchScreen):
         self._traffic: Traffic | None = None
         self._sent_to: Service | None = None
         self._settings = Reading(id="settings")
+        self._target = Reading(id="target", classes="name")
         self._counts_title, self._counts = (
             Title("Since it was started", marks),
             Reading(id="counts"),
@@ -56,6 +57,7 @@ class TrafficScreen(WorkbenchScreen):
     def compose_body(self) -> ComposeResult:
         yield Title("Traffic", self.glyphs)
         yield self._settings
+        yield self._target
         yield self._counts_title
         yield self._counts
         yield self._error
@@ -76,8 +78,9 @@ class TrafficScreen(WorkbenchScreen):
         bullet = self.glyphs.bullet
         self._settings.show(
             f"{self.glyphs.dot} {state} {bullet} {plan.streams} streams {bullet} answers up to"
-            f" {plan.max_tokens} tokens {bullet} {self._source}\nto {adapters}"
+            f" {plan.max_tokens} tokens {bullet} {self._source}"
         )
+        self._target.show(f"sent to {adapters}")
         self._settings.set_class(traffic is not None, "good")
         key = self.bench.preferences.key_name("traffic.switch")
         self._streams.say(f"No traffic; {key} starts it.")

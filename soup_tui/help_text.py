@@ -12,9 +12,9 @@ def help_text(scope: str, preferences: Preferences) -> str:
     parts = [_part(f"{scope.title()} screen", scope, preferences)]
     parts.append(_part("Everywhere", APP, preferences))
     parts.append(
-        "Where a text is typed, keys write; escape gives them back.\n"
-        "Keys, theme and characters can be changed in tui.toml in the configuration folder:\n"
-        'each action has an id, as "serving.abort".'
+        "Where a text is typed, keys write; escape leaves the text.\n"
+        "tui.toml in the configuration folder can change theme, characters and keys:\n"
+        'by the names at the right, as "serving.abort" = "k" under [keys].'
     )
     parts += [_part(f"{name.title()} screen", name, preferences) for name in others]
     return "\n\n".join(part for part in parts if part)
@@ -22,7 +22,7 @@ def help_text(scope: str, preferences: Preferences) -> str:
 
 def _part(title: str, scope: str, preferences: Preferences) -> str:
     lines = [
-        f"  {preferences.key_name(action.id):<7} {action.title:<44} {action.id}"
+        f"  {preferences.key_name(action.id):<6} {action.title:<40} {action.id}"
         for action in of_scope(scope)
     ]
     return "\n".join([title, *lines]) if lines else ""

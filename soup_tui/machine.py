@@ -36,7 +36,7 @@ class Gpu:
     others_bytes: int | None
 
 
-def host_memory(meminfo: Path = Path("/proc/meminfo")) -> Memory:
+def read_host_memory(meminfo: Path = Path("/proc/meminfo")) -> Memory:
     """Of the whole machine; what is available is a guess where there is no such file."""
     try:
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
@@ -63,7 +63,7 @@ def _nvml() -> ModuleType | None:
     return module
 
 
-def gpus() -> tuple[Gpu, ...]:
+def read_gpus() -> tuple[Gpu, ...]:
     """The GPUs of this machine: none without NVIDIA's driver and nvidia-ml-py."""
     nvml = _nvml()
     if nvml is None:

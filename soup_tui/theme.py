@@ -57,9 +57,11 @@ THEMES = (DARK, LIGHT)
 
 def variable_defaults(theme: Theme) -> dict[str, str]:
     """Our variables for themes that do not know them."""
+    colours = theme.to_color_system().generate()
+    shade = "panel-lighten-2" if theme.dark else "panel-darken-2"
     return {
-        "rule": theme.panel or theme.primary,
-        "series-low": theme.secondary or theme.primary,
-        "series-mid": theme.primary,
-        "series-high": theme.error or theme.primary,
+        "rule": colours[shade],
+        "series-low": colours["secondary"],
+        "series-mid": colours["primary"],
+        "series-high": colours["error"],
     }

@@ -186,6 +186,7 @@ class RowTable(Widget, can_focus=True):
 
     def on_resize(self) -> None:
         self._keep_in_view()
+        self.refresh()
 
     def on_focus(self) -> None:
         self.refresh()

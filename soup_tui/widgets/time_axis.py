@@ -44,7 +44,7 @@ class TimeAxis(Widget):
         line = list(f"{self._start} ".ljust(columns - 4, self._glyphs.rule) + " now")
         kinds: dict[int, str] = {}
         for column, kind in self._marks.items():
-            if 0 <= column < columns:
+            if len(self._start) < column < columns - 4:
                 line[column] = self._glyphs.rising if kind == SWAP else self._glyphs.falling
                 kinds[column] = kind
         text = self.get_component_rich_style("axis--text")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from textual.strip import Strip
 from textual.widget import Widget
@@ -22,7 +23,7 @@ class Title(Widget):
         self, text: str, glyphs: Glyphs = BRAILLE, *, note: str = "", id: str | None = None
     ) -> None:
         super().__init__(id=id)
-        self._text = text
+        self._text = plain(text)
         self._note = plain(note)
         self._glyphs = glyphs
 
@@ -32,7 +33,7 @@ class Title(Widget):
 
     def show(self, note: str, text: str | None = None) -> None:
         """Change the note, and the heading where one is given."""
-        shown = (self._text if text is None else text, plain(note))
+        shown = (self._text if text is None else plain(text), plain(note))
         if shown != (self._text, self._note):
             self._text, self._note = shown
             self.refresh()
@@ -41,12 +42,14 @@ class Title(Widget):
         width = self.size.width
         if y or width <= 0:
             return Strip.blank(width, self.rich_style)
-        room = max(0, width - len(self._text) - 3)
-        note = fit(self._note, min(room, len(self._note)), self._glyphs) if self._note else ""
-        rule = self._glyphs.rule * max(0, width - len(self._text) - len(note) - 1 - bool(note))
+        text = fit(self._text, min(width, cell_len(self._text)), self._glyphs)
+        room = max(0, width - cell_len(text) - 3)
+        note = fit(self._note, min(room, cell_len(self._note)), self._glyphs)
+        rule_width = width - cell_len(text) - cell_len(note) - 1 - bool(note)
+        rule = self._glyphs.rule * max(0, rule_width)
         strip = Strip(
             [
-                Segment(f"{self._text} ", self.get_component_rich_style("title--text")),
+                Segment(f"{text} ", self.get_component_rich_style("title--text")),
                 Segment(rule, self.get_component_rich_style("title--rule")),
                 Segment(f" {note}" if note else "", self.get_component_rich_style("title--note")),
             ]
