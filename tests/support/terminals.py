@@ -51,8 +51,12 @@ class Terminal:
         self.raw = ""
 
     @property
+    def lines(self) -> list[str]:
+        return list(self._screen.display)
+
+    @property
     def shown(self) -> str:
-        return "\n".join(self._screen.display)
+        return "\n".join(self.lines)
 
     def wait_for(self, text: str, seconds: float = WAIT_S) -> str:
         """Read until the screen shows the text; the whole screen."""
