@@ -64,10 +64,6 @@ class AdaptersScreen(WorkbenchScreen):
         yield self._detail_title
         yield self._detail
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self._table.focus()
-
     def on_row_table_cursor_moved(self) -> None:
         self._show_detail()
 

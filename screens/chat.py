@@ -81,7 +81,8 @@ class ChatScreen(WorkbenchScreen):
     def on_descendant_focus(self) -> None:
         """While a message is typed the keys of the screen write."""
         keys = [("enter", "send"), ("^j", "new line"), ("esc", "leave the text")]
-        self.show_keys(keys if self._message.has_focus else self.footer_keys())
+        typing = self._message.has_focus
+        self.show_keys(keys if typing else self.footer_keys(), typing=typing)
 
     def on_descendant_blur(self) -> None:
         self.show_keys(self.footer_keys())

@@ -35,7 +35,7 @@ class CompareScreen(Screen[None]):
         self._prompt = prompt
         self._glyphs = glyphs
         self._answers: list[Answer] = []
-        self._titles = [Title("", glyphs) for _ in names]
+        self._figures = [Reading(classes="name") for _ in names]
         self._texts = [Reading(lines=True, classes="answer") for _ in names]
 
     def compose(self) -> ComposeResult:
@@ -43,9 +43,11 @@ class CompareScreen(Screen[None]):
             yield Title("Prompt", self._glyphs)
             yield Reading(self._prompt, id="prompt")
             with Horizontal():
-                for title, text in zip(self._titles, self._texts, strict=True):
+                columns = zip(self._names, self._figures, self._texts, strict=True)
+                for name, figures, text in columns:
                     with VerticalScroll(classes="column"):
-                        yield title
+                        yield Title(name, self._glyphs)
+                        yield figures
                         yield text
         yield KeyLine([("r", "again")], [("esc", "close")])
 
@@ -84,11 +86,9 @@ class CompareScreen(Screen[None]):
             answer.cancel()
 
     def _drain(self) -> None:
-        for name, answer, title, text in zip(
-            self._names, self._answers, self._titles, self._texts, strict=True
-        ):
+        for answer, figures, text in zip(self._answers, self._figures, self._texts, strict=True):
             answer.drain()
-            title.show(answer.figures(self._glyphs), name)
+            figures.show(answer.figures(self._glyphs))
             text.show(answer.error or answer.text)
             text.set_class(answer.error is not None, "bad")
         if all(answer.finished for answer in self._answers):

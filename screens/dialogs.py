@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
@@ -91,10 +92,9 @@ class AskChoice(ModalScreen[str | None]):
             self._table.select(self._selected)
         self._table.focus()
 
-    def on_key(self, event: object) -> None:
-        pressed = getattr(event, "character", None)
+    def on_key(self, event: events.Key) -> None:
         for result, key, _ in self._choices:
-            if key and pressed == key:
+            if key and event.character == key:
                 self.dismiss(result)
                 return
 

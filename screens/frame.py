@@ -46,6 +46,7 @@ class WorkbenchScreen(Screen[None]):
     """A screen with a digit. Subclasses fill ``compose_body`` and ``look``."""
 
     NAME: ClassVar[str] = ""
+    AUTO_FOCUS = ""  # else the keys would write into a text after each dialog
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 as Textual has it
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -102,9 +103,10 @@ class WorkbenchScreen(Screen[None]):
             if action.short
         ]
 
-    def show_keys(self, keys: Sequence[tuple[str, str]]) -> None:
-        """Change the line at the foot."""
-        self._keys.show(keys)
+    def show_keys(self, keys: Sequence[tuple[str, str]], *, typing: bool = False) -> None:
+        """Change the line at the foot; while a text is typed, the keys of the application write,
+        too."""
+        self._keys.show(keys, () if typing else self._app_keys())
 
     def _app_keys(self) -> list[tuple[str, str]]:
         return [
@@ -116,6 +118,7 @@ class WorkbenchScreen(Screen[None]):
     def on_mount(self) -> None:
         self.show_status()
         self.look()
+        self.focus_list()
 
     def on_screen_resume(self) -> None:
         self.show_status()
@@ -136,10 +139,13 @@ class WorkbenchScreen(Screen[None]):
 
     def action_release_keys(self) -> None:
         """Give the keys back from a text that is being typed."""
-        if (table := next(iter(self.query(RowTable)), None)) is not None and table.display:
+        self.set_focus(None)
+        self.focus_list()
+
+    def focus_list(self) -> None:
+        """Put the cursor into the list of the screen, where it has one."""
+        if table := next(iter(self.query(RowTable)), None):
             table.focus()
-        else:
-            self.set_focus(None)
 
     def show_status(self) -> None:
         """The line at the top: the same on every screen."""

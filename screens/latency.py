@@ -21,6 +21,7 @@ from soup_tui.objective import kept
 from soup_tui.why import finished_within, split_of, splits_by_adapter
 from soup_tui.widgets.histogram import Histogram
 from soup_tui.widgets.line_strip import LineStrip
+from soup_tui.widgets.percentile_figures import PercentileFigures
 from soup_tui.widgets.reading import Reading
 from soup_tui.widgets.row_table import Column, Row, RowTable
 from soup_tui.widgets.time_axis import TimeAxis
@@ -61,11 +62,7 @@ class LatencyScreen(WorkbenchScreen):
         self._shows_histogram = False
         self._titles = {name: Title(_MEASURE_NAMES[name], marks) for name in LATENCY_MEASURES}
         self._strips = {name: LineStrip(short_duration, marks) for name in LATENCY_MEASURES}
-        self._figures = {
-            (name, quantile): Reading(classes=f"figure {quantile}")
-            for name in LATENCY_MEASURES
-            for quantile in ("p50", "p95", "p99")
-        }
+        self._figures = {name: PercentileFigures(marks) for name in LATENCY_MEASURES}
         self._axis = TimeAxis(marks)
         self._rate_title, self._queue_title = Title("tokens/s", marks), Title("waiting", marks)
         self._rate = LineStrip(lambda value: f"{value:,.0f}", marks, id="rate")
@@ -81,9 +78,7 @@ class LatencyScreen(WorkbenchScreen):
             yield self._titles[name]
             with Horizontal(classes="strip"):
                 yield self._strips[name]
-                with Vertical(classes="figures"):
-                    for quantile in ("p99", "p95", "p50"):
-                        yield self._figures[name, quantile]
+                yield self._figures[name]
         yield self._axis
         with Horizontal(id="load"):
             with Vertical():
@@ -111,8 +106,12 @@ class LatencyScreen(WorkbenchScreen):
         history, window = self.bridge.history, self._window_s
         marks = history.marks(window, self._axis.columns)
         self._axis.show(f"-{window // 60} min", marks)
-        self._rate.show([history.line(lambda one: one.tokens_per_s, window, self._rate.columns)])
-        self._queue.show([history.line(lambda one: one.waiting, window, self._queue.columns)])
+        self._rate.show(
+            [history.line(lambda one: one.tokens_per_s or None, window, self._rate.columns)]
+        )
+        self._queue.show(
+            [history.line(lambda one: one.waiting or None, window, self._queue.columns)]
+        )
         if snapshot is not None:
             self._rate_title.show(f"{snapshot.tokens_per_s:,.1f} now")
             self._queue_title.show(f"{snapshot.waiting} now, {snapshot.running} running")
@@ -135,12 +134,8 @@ class LatencyScreen(WorkbenchScreen):
         if snapshot is not None:
             found = snapshot.windows.get(self._window_s, {}).get(name)
         samples = 0 if found is None else found.samples
-        frozen = "frozen, " if self._frozen else ""
-        self._titles[name].show(f"{frozen}{samples:,} in {self._window_s // 60} min")
-        for quantile in ("p50", "p95", "p99"):
-            value = None if found is None else getattr(found, quantile)
-            text = duration(value) or self.glyphs.nothing
-            self._figures[name, quantile].show(f"{quantile} {text:>9}")
+        self._titles[name].show(f"{samples:,} in {self._window_s // 60} min")
+        self._figures[name].show(found)
 
     def _show_objective(self, snapshot: EngineSnapshot | None) -> None:
         objective = self.bench.watch.objective
@@ -153,8 +148,8 @@ class LatencyScreen(WorkbenchScreen):
         if found.share is None:
             result = "no requests yet"
         else:
-            verdict = "MISSED" if found.missed else "kept"
-            result = f"{verdict}, by {found.share:.1%} of {found.samples:,}"
+            verdict = "MISSED" if found.missed else "kept" if found.kept else "too few to judge"
+            result = f"{verdict}, {found.share:.1%} of {found.samples:,}"
         self._objective.show(f"{goal} {self.glyphs.bullet} {result}{alert}")
         self._objective.set_class(found.missed, "bad")
 
@@ -193,16 +188,9 @@ class LatencyScreen(WorkbenchScreen):
 
     def copied(self) -> str:
         """The percentiles of the window, as lines of text."""
-        lines = [
-            "  ".join(
-                (
-                    name.upper(),
-                    *(self._figures[name, quantile].shown for quantile in sorted(_QUANTILES)),
-                )
-            )
-            for name in LATENCY_MEASURES
-        ]
-        return "\n".join(lines)
+        return "\n".join(
+            "  ".join((name.upper(), *figures.texts)) for name, figures in self._figures.items()
+        )
 
     def action_window(self) -> None:
         self._window_s = WINDOWS_S[(WINDOWS_S.index(self._window_s) + 1) % len(WINDOWS_S)]
@@ -249,8 +237,9 @@ class LatencyScreen(WorkbenchScreen):
 
     def action_freeze(self) -> None:
         self._frozen = not self._frozen
-        for title in self._titles.values():
-            title.show(f"frozen, {title.note}" if self._frozen else title.note)
+        if self._frozen:
+            for title in self._titles.values():
+                title.show(f"frozen, {title.note}")
         self.look()
 
     def action_faster(self) -> None:

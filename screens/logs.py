@@ -55,10 +55,6 @@ class LogsScreen(WorkbenchScreen):
         yield Title("Selected", self.glyphs)
         yield self._detail
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self._table.focus()
-
     def on_row_table_cursor_moved(self) -> None:
         rows = self._table.rows
         self._follow = bool(rows) and self._table.selected == rows[-1].key

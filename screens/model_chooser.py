@@ -65,8 +65,9 @@ class ModelChooser(Vertical):
             rows = [Row(choice.source, (choice.source, choice.found)) for choice in self._choices]
             self._table.show(rows)
             self._show_needs()
-        if self.screen.focused is None:
-            self._table.focus()
+
+    def focus_list(self) -> None:
+        self._table.focus()
 
     def on_show(self) -> None:
         # What is on the disk may have changed since the list was last up.

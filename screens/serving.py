@@ -55,6 +55,7 @@ class ServingScreen(WorkbenchScreen):
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
         self._filter = ""
+        self._shown = ""
         marks = self.glyphs
         self._address_title = Title("Address", marks)
         self._address = Reading(id="address")
@@ -109,8 +110,12 @@ class ServingScreen(WorkbenchScreen):
     def look(self) -> None:
         bridge = self.bridge
         state = "served" if bridge.service is not None else "loading" if bridge.loading else "idle"
-        for name in ("served", "loading", "idle"):
-            self.set_class(state == name, f"-{name}")
+        if state != self._shown:
+            self._shown = state
+            for name in ("served", "loading", "idle"):
+                self.set_class(state == name, f"-{name}")
+            # What had the focus may be hidden from now on.
+            self.call_after_refresh(self.focus_list)
         self.show_keys(self.footer_keys())
         if state == "loading":
             self._show_progress()
@@ -119,6 +124,13 @@ class ServingScreen(WorkbenchScreen):
             self._chooser.look(failure)
         else:
             self._show_service()
+
+    def focus_list(self) -> None:
+        """That of the requests, or of the models while nothing is served."""
+        if self._shown == "served":
+            self._requests.focus()
+        elif self._shown == "idle":
+            self._chooser.focus_list()
 
     def footer_keys(self) -> list[tuple[str, str]]:
         keys = super().footer_keys()
@@ -137,14 +149,12 @@ class ServingScreen(WorkbenchScreen):
         self._address.show(service.address or "no HTTP server")
         self._curl.show(service.curl)
         self._show_model(service.model)
-        if not self._requests.has_focus and self.focused is None:
-            self._requests.focus()
         if snapshot is None:
             return
         self._address_title.show(f"up {uptime(snapshot.uptime_s)}")
         self._show_memory(snapshot)
         line = self.bridge.history.line(
-            lambda one: one.tokens_per_s, _LOAD_WINDOW_S, self._load.columns
+            lambda one: one.tokens_per_s or None, _LOAD_WINDOW_S, self._load.columns
         )
         self._load.show([line])
         counters = snapshot.counters

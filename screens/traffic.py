@@ -121,16 +121,17 @@ class TrafficScreen(WorkbenchScreen):
         if self._traffic is not None:
             self._end()
         elif not self.refuse(Ability.CHAT) and self.bridge.service is not None:
-            self._change(adapters=self._adapters())
+            self._follow(replace(self._plan, adapters=self._adapters()))
             self._sent_to = self.bridge.service
             self._traffic = Traffic(self._sent_to, self._plan)
             self._traffic.start()
         self.look()
 
-    def _change(self, **changes: object) -> None:
-        self._plan = replace(self._plan, **changes)  # type: ignore[arg-type]
+    def _follow(self, plan: TrafficPlan) -> None:
+        """Go on with another plan."""
+        self._plan = plan
         if self._traffic is not None:
-            self._traffic.plan = self._plan
+            self._traffic.plan = plan
         self.look()
 
     def _adapters(self) -> tuple[str | None, ...]:
@@ -143,14 +144,14 @@ class TrafficScreen(WorkbenchScreen):
         return (service.model.name, *ready)
 
     def action_more(self) -> None:
-        self._change(streams=min(MAX_STREAMS, self._plan.streams + 1))
+        self._follow(replace(self._plan, streams=min(MAX_STREAMS, self._plan.streams + 1)))
 
     def action_fewer(self) -> None:
-        self._change(streams=max(1, self._plan.streams - 1))
+        self._follow(replace(self._plan, streams=max(1, self._plan.streams - 1)))
 
     def action_mix(self) -> None:
         self._mix = _MIXES[(_MIXES.index(self._mix) + 1) % len(_MIXES)]
-        self._change(adapters=self._adapters())
+        self._follow(replace(self._plan, adapters=self._adapters()))
 
     def action_prompts(self) -> None:
         def answered(text: str | None) -> None:
@@ -158,7 +159,7 @@ class TrafficScreen(WorkbenchScreen):
                 return
             if not text.strip():
                 self._source = f"{len(PROMPTS)} prompts of our own"
-                self._change(prompts=PROMPTS)
+                self._follow(replace(self._plan, prompts=PROMPTS))
                 return
             path = Path(text.strip()).expanduser()
             try:
@@ -167,7 +168,7 @@ class TrafficScreen(WorkbenchScreen):
                 self.say(error.message, "error")
                 return
             self._source = f"{len(prompts):,} prompts of {path.name}"
-            self._change(prompts=prompts)
+            self._follow(replace(self._plan, prompts=prompts))
 
         self.app.push_screen(
             AskText("Prompts", "A JSONL file with prompt or messages; empty for our own."), answered
@@ -180,7 +181,7 @@ class TrafficScreen(WorkbenchScreen):
             if not text.strip().isascii() or not text.strip().isdigit() or not int(text):
                 self.say(f"A number of tokens from 1, not {text!r}.", "error")
                 return
-            self._change(max_tokens=int(text))
+            self._follow(replace(self._plan, max_tokens=int(text)))
 
         self.app.push_screen(
             AskText("Longest answer", "In tokens.", str(self._plan.max_tokens)), answered

@@ -173,11 +173,11 @@ class Bridge:
             case ServiceLoading():
                 self.stage, self.share = message.stage, message.share
             case ServiceReady():
-                self.stage, self.service = None, message.service
+                self.stage, self.share, self.service = None, None, message.service
             case ServiceFailed():
-                self.stage, self.error = None, message.error
+                self.stage, self.share, self.error = None, None, message.error
             case ServiceStopped():
-                self.stage = None
+                self.stage, self.share = None, None
 
     def look(self) -> None:
         """Take the latest figures, by reference."""

@@ -44,6 +44,8 @@ def recent(path: Path) -> tuple[str, ...]:
 
 def remember(path: Path, source: str) -> None:
     """Put a source before the others. A folder that cannot be written keeps nothing."""
+    if Path(source).is_dir():
+        source = str(Path(source).absolute())
     kept = [source, *(item for item in recent(path) if item != source)][:MAX_RECENT]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,9 +82,11 @@ def _in_folder(here: Path) -> Iterator[Choice]:
         folders = sorted(path for path in here.iterdir() if path.is_dir())
     except OSError:
         return
-    for folder in (here, *folders):
+    if is_model(here):
+        yield Choice(".", here, "this folder")
+    for folder in folders:
         if is_model(folder):
-            yield Choice(str(folder), folder, "this folder")
+            yield Choice(f"./{folder.name}", folder, "this folder")
 
 
 def _in_cache(environ: Mapping[str, str]) -> Iterator[Choice]:

@@ -24,6 +24,10 @@ class Kept:
     samples: int
 
     @property
+    def kept(self) -> bool:
+        return self.share is not None and self.share >= WANTED_SHARE
+
+    @property
     def missed(self) -> bool:
         return (
             self.share is not None and self.samples >= LEAST_SAMPLES and self.share < WANTED_SHARE

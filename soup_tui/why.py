@@ -16,6 +16,8 @@ class Split:
 
     Attributes:
         adapter: ``None`` for the base.
+        queue_s: waiting for a turn of the adapter is part of it; engines record no time of its own
+            for that.
         samples: requests that it was taken from.
         decode_s: at the usual pace, without ``stalls_s``.
         stalls_s: what decoding took beyond the median time between tokens: waiting for the

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from rich.style import Style
 from textual.strip import Strip
-from textual.widget import Widget
 
 from soup_tui.cells import fit
 from soup_tui.glyphs import BRAILLE, Glyphs
+from soup_tui.widgets.painted import Painted
 from soup_tui.widgets.plot import NONE, Cell, bar_cells, strip_of
 
 
@@ -40,7 +40,7 @@ class Bins:
         return cls(tuple(bounds[first:last]), tuple(counts[first:last]))
 
 
-class Histogram(Widget):
+class Histogram(Painted):
     """Bars with the upper bounds below them.
 
     Args:
@@ -60,9 +60,9 @@ class Histogram(Widget):
     def show(self, bins: Bins) -> None:
         if bins != self._bins:
             self._bins = bins
-            self.refresh()
+            self.repaint()
 
-    def render_line(self, y: int) -> Strip:
+    def paint_line(self, y: int) -> Strip:
         width, height = self.size
         if y >= height or width <= 0:
             return Strip.blank(width, self.rich_style)

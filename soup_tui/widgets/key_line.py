@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from textual.strip import Strip
-from textual.widget import Widget
+
+from soup_tui.widgets.painted import Painted
 
 
-class KeyLine(Widget):
+class KeyLine(Painted):
     """Keys and what they do, as many as fit; the last ones always do.
 
     Args:
@@ -25,12 +26,12 @@ class KeyLine(Widget):
         self._keys = tuple(keys)
         self._last = tuple(last)
 
-    def show(self, keys: Sequence[tuple[str, str]]) -> None:
-        if tuple(keys) != self._keys:
-            self._keys = tuple(keys)
-            self.refresh()
+    def show(self, keys: Sequence[tuple[str, str]], last: Sequence[tuple[str, str]] = ()) -> None:
+        if (shown := (tuple(keys), tuple(last))) != (self._keys, self._last):
+            self._keys, self._last = shown
+            self.repaint()
 
-    def render_line(self, y: int) -> Strip:
+    def paint_line(self, y: int) -> Strip:
         width = self.size.width
         if y:
             return Strip.blank(width, self.rich_style)

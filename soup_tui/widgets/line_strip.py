@@ -8,17 +8,17 @@ from typing import ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
-from textual.widget import Widget
 
 from soup_tui.cells import fit
 from soup_tui.glyphs import BRAILLE, Glyphs
+from soup_tui.widgets.painted import Painted
 from soup_tui.widgets.plot import NONE, Cell, Values, line_cells, nice_top, strip_of
 
 GUTTER = 8
 """Cells of the axis to the left of the lines."""
 
 
-class LineStrip(Widget):
+class LineStrip(Painted):
     """Up to three lines on one axis from 0 to a round number.
 
     Args:
@@ -52,9 +52,9 @@ class LineStrip(Widget):
         kept = tuple(tuple(values) for values in series)
         if kept != self._series:
             self._series, self._rows = kept, None
-            self.refresh()
+            self.repaint()
 
-    def render_line(self, y: int) -> Strip:
+    def paint_line(self, y: int) -> Strip:
         width, height = self.size
         base = self.rich_style
         if y >= height or width <= 0:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import TypeAlias
 
 from rich.segment import Segment
@@ -52,7 +51,7 @@ def line_cells(
     owner = [[NONE] * width for _ in range(height)]
     for index, values in enumerate(series):
         before: int | None = None
-        shown = values[-columns:] if columns > 0 else ()
+        shown = values[-columns:] if columns and rows else ()
         for x, value in enumerate(shown, start=columns - len(shown)):
             level = _level(value, top, rows)
             if level is not None:
@@ -74,9 +73,9 @@ def _level(value: float | None, top: float, rows: int) -> int | None:
     """Which row of dots a value falls into, from the bottom; ``None`` for a gap."""
     if value is None or math.isnan(value):
         return None
-    if value >= top:
-        return rows - 1
-    return min(rows - 1, max(0, round(value / top * (rows - 1))))
+    if value <= 0:
+        return 0
+    return rows - 1 if value >= top else round(value / top * (rows - 1))
 
 
 def _between(before: int | None, level: int) -> range:
@@ -140,11 +139,16 @@ def share_cells(shares: Sequence[float], width: int, glyphs: Glyphs) -> list[Cel
 
 
 def strip_of(cells: Sequence[Cell], style_of: Callable[[int], Style]) -> Strip:
-    """A row of cells as Textual paints it, neighbours of one series in one piece."""
-    return Strip(
-        [
-            Segment("".join(character for character, _ in run), style_of(series))
-            for series, run in groupby(cells, key=lambda cell: cell[1])
-        ],
-        len(cells),
-    )
+    """A row of cells as Textual paints it, in as few pieces as can be: each costs bytes, and a
+    space looks the same in the style of its neighbour."""
+    segments: list[Segment] = []
+    text, worn = "", NONE
+    for character, series in cells:
+        if character != " " and series != worn:
+            if worn != NONE or text.strip(" "):
+                segments.append(Segment(text, style_of(worn)))
+                text = ""
+            worn = series
+        text += character
+    segments.append(Segment(text, style_of(worn)))
+    return Strip(segments, len(cells))

@@ -6,16 +6,16 @@ from typing import ClassVar
 
 from rich.style import Style
 from textual.strip import Strip
-from textual.widget import Widget
 
 from soup_tui.cells import fit
 from soup_tui.glyphs import BRAILLE, Glyphs
+from soup_tui.widgets.painted import Painted
 from soup_tui.widgets.plot import NONE, Values, bar_cells, strip_of
 
 _GAP = 1
 
 
-class PositionBars(Widget):
+class PositionBars(Painted):
     """Shares from 0 to 1 as upright bars, by position from 1."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"position--bar", "position--label"}
@@ -28,9 +28,9 @@ class PositionBars(Widget):
     def show(self, shares: Values) -> None:
         if (kept := tuple(shares)) != self._shares:
             self._shares = kept
-            self.refresh()
+            self.repaint()
 
-    def render_line(self, y: int) -> Strip:
+    def paint_line(self, y: int) -> Strip:
         width, height = self.size
         if y >= height or width <= 0 or not self._shares:
             return Strip.blank(width, self.rich_style)

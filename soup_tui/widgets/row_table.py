@@ -10,14 +10,13 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
-from textual.widget import Widget
 
 from soup_tui.cells import fit
 from soup_tui.formatting import plain
 from soup_tui.glyphs import BRAILLE, Glyphs
+from soup_tui.widgets.painted import Painted
 
 _GAP = 2
 _MARGIN = 2
@@ -52,7 +51,7 @@ class Row:
     tone: str = ""
 
 
-class RowTable(Widget, can_focus=True):
+class RowTable(Painted, can_focus=True):
     """Foreign text in cells is shown as text. Only lines that changed repaint.
 
     Args:
@@ -120,24 +119,17 @@ class RowTable(Widget, can_focus=True):
         """Change what stands there when there are no rows."""
         if nothing != self._nothing:
             self._nothing = nothing
-            self.refresh()
+            self.repaint()
 
     def show(self, rows: Sequence[Row]) -> None:
         """Show these rows. The selection stays with its row, or goes to the one in its place."""
-        before, place, offset = self._rows, self._place(), self._offset
+        place = self._place()
         self._rows = tuple(rows)
         if all(row.key != self._cursor for row in self._rows):
             place = min(place, len(self._rows) - 1)
             self._cursor = self._rows[place].key if self._rows else None
         self._keep_in_view()
-        if offset != self._offset or not before or not self._rows:
-            if before != self._rows:
-                self.refresh()
-            return
-        for index in range(self.page_size):
-            number = index + self._offset
-            if before[number : number + 1] != self._rows[number : number + 1]:
-                self.refresh(Region(0, index + 1, self.size.width, 1))
+        self.repaint()
 
     def select(self, key: str) -> bool:
         """Select a row by its key; False when there is none."""
@@ -145,7 +137,7 @@ class RowTable(Widget, can_focus=True):
             return False
         self._cursor = key
         self._keep_in_view()
-        self.refresh()
+        self.repaint()
         return True
 
     def select_last(self) -> None:
@@ -169,7 +161,7 @@ class RowTable(Widget, can_focus=True):
         if self._rows[place].key != self._cursor:
             self._cursor = self._rows[place].key
             self._keep_in_view()
-            self.refresh()
+            self.repaint()
             self.post_message(self.CursorMoved(self))
 
     def action_page(self, pages: int) -> None:
@@ -186,30 +178,30 @@ class RowTable(Widget, can_focus=True):
 
     def on_resize(self) -> None:
         self._keep_in_view()
-        self.refresh()
+        self.repaint()
 
     def on_focus(self) -> None:
-        self.refresh()
+        self.repaint()
 
     def on_blur(self) -> None:
-        self.refresh()
+        self.repaint()
 
-    def render_line(self, y: int) -> Strip:
+    def paint_line(self, y: int) -> Strip:
         width = self.size.width
         if width <= 0:
             return Strip.blank(0)
         if not self._rows:
             text = f"{' ' * _MARGIN}{self._nothing}" if y == 1 else ""
-            return self._line(fit(text, width, self._glyphs), "muted")
+            return self._toned(fit(text, width, self._glyphs), "muted")
         if y == 0:
-            return self._line(self._laid_out([column.title for column in self._columns]), "header")
+            return self._toned(self._laid_out([column.title for column in self._columns]), "header")
         number = self._offset + y - 1
         if number >= len(self._rows):
             return Strip.blank(width, self.rich_style)
         row = self._rows[number]
         selected = row.key == self._cursor
         text = self._laid_out(row.cells, self._glyphs.cursor if selected else " ")
-        return self._line(text, "cursor" if selected and self.has_focus else row.tone)
+        return self._toned(text, "cursor" if selected and self.has_focus else row.tone)
 
     def _laid_out(self, cells: Sequence[str], first: str = " ") -> str:
         width = self.size.width
@@ -226,7 +218,7 @@ class RowTable(Widget, can_focus=True):
         ]
         return fit(first.ljust(_MARGIN) + (" " * _GAP).join(texts), width, self._glyphs)
 
-    def _line(self, text: str, component: str) -> Strip:
+    def _toned(self, text: str, component: str) -> Strip:
         style: Style = self.rich_style
         if component:
             style = self.get_component_rich_style(f"table--{component}")

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from rich.style import Style
 from textual.strip import Strip
-from textual.widget import Widget
 
 from soup_tui.glyphs import BRAILLE, Glyphs
+from soup_tui.widgets.painted import Painted
 from soup_tui.widgets.plot import NONE, share_cells, strip_of
 
 
-class ShareBar(Widget):
+class ShareBar(Painted):
     """Shares of 1, each in its own colour, from the left; what is left over is empty."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -31,14 +31,10 @@ class ShareBar(Widget):
         self._shares: tuple[float, ...] = ()
 
     def show(self, shares: Sequence[float]) -> None:
-        # Rounded, so that only what can be seen repaints.
-        width = max(1, self.size.width)
-        kept = tuple(round(share * width * 2) / (width * 2) or min(share, 1e-9) for share in shares)
-        if kept != self._shares:
-            self._shares = kept
-            self.refresh()
+        self._shares = tuple(shares)
+        self.repaint()
 
-    def render_line(self, y: int) -> Strip:
+    def paint_line(self, y: int) -> Strip:
         width = self.size.width
         if y or width <= 0:
             return Strip.blank(width, self.rich_style)

@@ -7,16 +7,16 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from textual.strip import Strip
-from textual.widget import Widget
 
 from soup_tui.glyphs import BRAILLE, Glyphs
 from soup_tui.history import SWAP
 from soup_tui.widgets.line_strip import GUTTER
+from soup_tui.widgets.painted import Painted
 
 _LEGEND_WIDTH = 20
 
 
-class TimeAxis(Widget):
+class TimeAxis(Painted):
     """From ``-5 min`` to ``now``, as wide as the lines above it; the legend stands to the right."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"axis--text", "axis--swap", "axis--preemption"}
@@ -35,9 +35,9 @@ class TimeAxis(Widget):
         """Name of the left end, and the kinds of marks by column."""
         if (start, dict(marks)) != (self._start, self._marks):
             self._start, self._marks = start, dict(marks)
-            self.refresh()
+            self.repaint()
 
-    def render_line(self, y: int) -> Strip:
+    def paint_line(self, y: int) -> Strip:
         width, columns = self.size.width, self.columns
         if y or columns < len(self._start) + 8:
             return Strip.blank(width, self.rich_style)

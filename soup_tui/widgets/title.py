@@ -7,14 +7,14 @@ from typing import ClassVar
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual.strip import Strip
-from textual.widget import Widget
 
 from soup_tui.cells import fit
 from soup_tui.formatting import plain
 from soup_tui.glyphs import BRAILLE, Glyphs
+from soup_tui.widgets.painted import Painted
 
 
-class Title(Widget):
+class Title(Painted):
     """``TTFT ──────────── a note``: the note stands at the right and may change."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"title--text", "title--rule", "title--note"}
@@ -36,9 +36,9 @@ class Title(Widget):
         shown = (self._text if text is None else plain(text), plain(note))
         if shown != (self._text, self._note):
             self._text, self._note = shown
-            self.refresh()
+            self.repaint()
 
-    def render_line(self, y: int) -> Strip:
+    def paint_line(self, y: int) -> Strip:
         width = self.size.width
         if y or width <= 0:
             return Strip.blank(width, self.rich_style)

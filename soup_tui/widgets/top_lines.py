@@ -8,18 +8,18 @@ from rich.segment import Segment
 from textual import events
 from textual.message import Message
 from textual.strip import Strip
-from textual.widget import Widget
 
 from soup_tui.actions import SCREENS
 from soup_tui.cells import fit
 from soup_tui.formatting import plain
 from soup_tui.glyphs import BRAILLE, Glyphs
+from soup_tui.widgets.painted import Painted
 
 STATES = ("idle", "loading", "starting", "ready", "draining", "stopped", "failed")
 _LABELS = [f" {number} {name.title()} " for number, name in enumerate(SCREENS, start=1)]
 
 
-class ScreenTabs(Widget):
+class ScreenTabs(Painted):
     """The screens with their digits, the present one marked."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"tabs--here", "tabs--digit", "tabs--name"}
@@ -33,7 +33,7 @@ class ScreenTabs(Widget):
         super().__init__()
         self._here = here
 
-    def render_line(self, y: int) -> Strip:
+    def paint_line(self, y: int) -> Strip:
         width = self.size.width
         if y:
             return Strip.blank(width, self.rich_style)
@@ -55,7 +55,7 @@ class ScreenTabs(Widget):
                 return
 
 
-class StatusLine(Widget):
+class StatusLine(Painted):
     """State, what is served, and how busy it is."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -74,9 +74,9 @@ class StatusLine(Widget):
     def show(self, state: str, model: str, figures: str) -> None:
         if (shown := (state, plain(model), plain(figures))) != self._shown:
             self._shown = shown
-            self.refresh()
+            self.repaint()
 
-    def render_line(self, y: int) -> Strip:
+    def paint_line(self, y: int) -> Strip:
         width = self.size.width
         if y or width <= 0:
             return Strip.blank(width, self.rich_style)
