@@ -95,7 +95,7 @@ def metrics_table(found: Mapping[str, Any]) -> str:
         ("KV cache", f"{kv['used_fraction']:.0%} of {size(kv['budget_bytes'])}"),
         ("memory", size(found["memory_rss_bytes"])),
     ]
-    latency = [("last minute", "p50", "p95", "p99", "samples")]
+    latency: list[tuple[str, ...]] = [("last minute", "p50", "p95", "p99", "samples")]
     for measure in LATENCY_MEASURES:
         window = found["windows"]["1m"][measure]
         times = (_time(window[f"{name}_ms"]) for name in ("p50", "p95", "p99"))

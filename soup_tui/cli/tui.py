@@ -105,7 +105,8 @@ class _LatestOpened:
             if self._looked_at:
                 on_progress(stage, share)
 
-        self._latest = latest = Future()
+        latest: Future[Runtime] = Future()
+        self._latest = latest
         try:
             runtime = self._open_it(settings, report)
         except BaseException as error:
