@@ -251,9 +251,9 @@ class Settings:
     )
     theme: str | None = _setting(
         TEXT,
-        "Colours of the application: soup-dark, soup-light, or one of Textual's.",
+        "Colours of the application; the key T lists them.",
         metavar="NAME",
-        default_text="soup-dark",
+        default_text="dark ones of its own",
         commands=frozenset({"tui"}),
     )
     log_level: str = _setting(
