@@ -10,7 +10,9 @@ scenarios:
   cold        first token of an adapter that is only on the disk, and what its load disturbs
   many        1,000 registered adapters with traffic over 1 to 100 of them and 8 slots
   flood       one adapter at 10 times the others' rate
-  all         all of them
+  all         all of these
+  churn       loads, swaps, unloads and disconnects under traffic, every answer checked; for as
+              long as --churn says
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.adapters.activation import SoupWithState, activation_report, measure_activations
+from benchmarks.adapters.churn import WORDS, churn, churn_report
 from benchmarks.adapters.cold import RESIDENT, cold_report, measure_cold_starts
 from benchmarks.adapters.files import SHAPES, make_adapters
 from benchmarks.adapters.flood import flood_report, measure_flood
+from benchmarks.adapters.forcing import make_forced_words
 from benchmarks.adapters.throughput import (
     SLOTS,
     curve_goals,
@@ -52,7 +56,7 @@ from benchmarks.fleet import Start, fleet, progress
 from benchmarks.prompts import PromptMaker
 from benchmarks.report import write_json
 from benchmarks.scenarios import OURS, Plan, cells_table
-from benchmarks.servers import Settings
+from benchmarks.servers import Sampling, Settings
 
 SCENARIOS = ("throughput", "activation", "cold", "many", "flood")
 SERVERS = ("soup", "vllm", "vllm-all-cores")
@@ -68,17 +72,19 @@ class AdapterPlan(Plan):
         registered: adapters that the server knows when traffic goes over some of them.
         curve: over how many of them.
         flood_rate: requests a second of each adapter but the flooding one.
+        churn: seconds.
     """
 
     cold: int = 8
     registered: int = 1000
     curve: tuple[int, ...] = CURVE
     flood_rate: float = 0.25
+    churn: float = 600.0
 
 
 QUICK_PLAN = AdapterPlan(
     rounds=1, max_tokens=8, requests_per_stream=1, cell_seconds=4.0, cold=2, registered=20,
-    curve=(1, 8, 12),
+    curve=(1, 8, 12), churn=20.0,
 )  # fmt: skip
 
 
@@ -89,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("scenario", nargs="?", default="throughput", choices=(*SCENARIOS, "all"))
+    add("scenario", nargs="?", default="throughput", choices=(*SCENARIOS, "churn", "all"))
     add("--shape", type=names(tuple(SHAPES)),
         help="default (rank 8 on q_proj and v_proj, as PEFT adapts a Llama), all-linear (on all "
         "seven) or both with a comma (default: both for throughput, else default)")  # fmt: skip
@@ -104,6 +110,7 @@ def parser() -> argparse.ArgumentParser:
     add("--registered", type=positive, help="adapters of many (default: 1000)")
     add("--flood-rate", type=float,
         help="requests/s of each of the other adapters (default: 0.25)")  # fmt: skip
+    add("--churn", type=float, metavar="SECONDS", help="how long churn lasts (default: 600)")
     add_common_options(made)
     return made
 
@@ -216,12 +223,27 @@ async def run_flood(bench: Bench, starts: Sequence[Start]) -> Outcome:
     return bench.outcome("flood", table, goals, measured)
 
 
+async def run_churn(bench: Bench, starts: Sequence[Start]) -> Outcome:
+    words = make_forced_words(bench.folder, bench.settings.model, WORDS, bench.plan.seed)
+    # A word is certain only where the likeliest one is taken.
+    greedy = dataclasses.replace(bench.settings, sampling=Sampling(temperature=0.0, top_p=1.0))
+    async with fleet(starts, greedy, bench.prompts, LOGS) as running:
+        server = running[OURS]
+        with server.awake():
+            churned = await churn(
+                server.endpoint, words, bench.prompts, bench.plan.churn, pid=server.pid
+            )
+    table, goals, problems = churn_report(churned, bench.settings.dtype)
+    return bench.outcome("churn", table, goals, churned, *problems)
+
+
 RUNS = {
     "throughput": run_throughput,
     "activation": run_activation,
     "cold": run_cold,
     "many": run_many,
     "flood": run_flood,
+    "churn": run_churn,
 }
 
 
