@@ -19,7 +19,7 @@ from benchmarks.scenarios import Fleet, Plan
 from benchmarks.servers import Soup
 from benchmarks.statistics import percentile
 
-PAUSE_S = 0.02
+PAUSE_S = 0.1
 IN_SERVER_S = 1e-3
 BY_CLIENT_S = 5e-3
 
