@@ -37,12 +37,14 @@ class Activations:
     Attributes:
         in_server: as the server reports them, rounded to what it reports.
         by_client: from the sending of the request to the whole answer.
+        health: the same of a ``GET /health`` after each, which changes nothing.
     """
 
     server: str
     round: int
     in_server: tuple[float, ...]
     by_client: tuple[float, ...]
+    health: tuple[float, ...]
     load: LoadSummary
 
 
@@ -83,6 +85,7 @@ async def _activate_under_load(
     )
     in_server: list[float] = []
     by_client: list[float] = []
+    health: list[float] = []
 
     def activate_in_turn() -> None:
         with AdapterAdmin(server.endpoint) as admin:
@@ -90,6 +93,7 @@ async def _activate_under_load(
                 name = names[len(by_client) % len(names)]
                 by_client.append(admin.activate(name).seconds)
                 in_server.append(admin.view(name)["last_swap_ms"] / 1e3)
+                health.append(admin.health().seconds)
                 time.sleep(PAUSE_S)
             admin.deactivate()
 
@@ -102,6 +106,7 @@ async def _activate_under_load(
         round=round_,
         in_server=tuple(in_server),
         by_client=tuple(by_client),
+        health=tuple(health),
         load=summary,
     )
 
@@ -122,6 +127,7 @@ def _together(measured: Sequence[Activations]) -> Mapping[str, Activations]:
                 before,
                 in_server=before.in_server + one.in_server,
                 by_client=before.by_client + one.by_client,
+                health=before.health + one.health,
             )
         )
     return together
@@ -131,7 +137,8 @@ def activation_report(measured: Sequence[Activations], what: str) -> tuple[str, 
     """The table, and what is wanted."""
     rows, goals = [], []
     for name, one in _together(measured).items():
-        rows.append((name, str(len(one.by_client)), _shown(one.in_server), _shown(one.by_client)))
+        times = (one.in_server, one.by_client, one.health)
+        rows.append((name, str(len(one.by_client)), *map(_shown, times)))
         for where, bound, seconds in (
             ("in the server", IN_SERVER_S, one.in_server),
             ("by the client", BY_CLIENT_S, one.by_client),
@@ -145,5 +152,8 @@ def activation_report(measured: Sequence[Activations], what: str) -> tuple[str, 
                     " ms",
                 )
             )
-    headers = ("server", "activations", "in the server p50 / p99", "by the client p50 / p99")
+    headers = (
+        "server", "activations", "in the server p50 / p99", "by the client p50 / p99",
+        "GET /health p50 / p99",
+    )  # fmt: skip
     return markdown_table(headers, rows), goals

@@ -71,6 +71,10 @@ class AdapterAdmin:
     def rollback(self, alias: str) -> Timed:
         return self._ask("POST", f"/v1/adapters/rollback/{quote(alias, safe='')}")
 
+    def health(self) -> Timed:
+        """What it takes to be answered at all."""
+        return self._ask("GET", "/health")
+
     def view(self, name: str) -> dict[str, Any]:
         view: dict[str, Any] = self._ask("GET", f"/v1/adapters/{quote(name, safe='')}").content
         return view

@@ -197,7 +197,11 @@ async def run_cold(bench: Bench, starts: Sequence[Start]) -> Outcome:
             running, bench.plan, bench.prompts, tuple(adapters), cold
         )
     table, goals = cold_report(measured, bench.what)
-    return bench.outcome("cold", table, goals, measured)
+    note = (
+        "Gaps are the longest of any running stream over its median ITL: the median over all "
+        "loads and, in brackets, the greatest."
+    )
+    return bench.outcome("cold", table, goals, measured, note)
 
 
 async def run_many(bench: Bench, starts: Sequence[Start]) -> Outcome:
