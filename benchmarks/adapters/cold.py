@@ -41,7 +41,7 @@ class ColdStart:
         streams: requests that run beside.
         resident: time to first token of the resident one.
         load: from asking for the load to its end.
-        after_load: from the sending of the request, right after, to its first token.
+        after_load: from the sending of the request that follows to its first token.
         gap_while_loading: the longest gap of a running stream that overlaps the load, over the
             median gap of that stream; ``None`` without streams.
         gap_at_rest: the same over as long a time in which nothing was asked for.
@@ -61,7 +61,7 @@ class ColdStart:
 
     @property
     def cold(self) -> float:
-        """From asking for the load to the first token."""
+        """What somebody waits who asks for the load and then at once for an answer."""
         return self.load + self.after_load
 
 
@@ -123,11 +123,15 @@ async def _rest() -> Span:
 async def _cold_request(
     server: RunningServer, prompts: PromptMaker, name: str, folder: Path, key: str
 ) -> tuple[Span, Span]:
-    """An adapter is loaded from the disk, asked and unloaded: the load and the request."""
+    """An adapter is loaded from the disk, asked and unloaded: the load and the request.
+
+    Between them is a rest, so that a gap of the streams is due to one of them only.
+    """
     await asyncio.to_thread(drop_from_page_cache, folder)
     await _rest()
     with AdapterAdmin(server.endpoint) as admin:
         loaded = await asyncio.to_thread(admin.load, name, folder)
+        await _rest()
         request = await _first_token(server, prompts, name, key)
         await asyncio.to_thread(admin.unload, name)
     return Span(loaded.started, loaded.finished), request
