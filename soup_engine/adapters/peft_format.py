@@ -24,6 +24,7 @@ from typing import BinaryIO, NoReturn
 from soup_engine.adapters.chat_template import read_chat_template
 from soup_engine.adapters.paths import CONFIG_FILE, PICKLE_FILE, WEIGHTS_FILE, open_regular
 from soup_engine.adapters.peft_config import MAX_CONFIG_BYTES, LoRAConfig, parse_config
+from soup_engine.adapters.peft_targets import Targets
 from soup_engine.adapters.safetensors_file import TensorInfo, read_header
 from soup_engine.errors import AdapterInvalidError
 
@@ -84,6 +85,7 @@ class AdapterSpec:
         modules: by the module's name in the base model.
         max_rank: the largest of their ranks, 0 without any.
         target_modules: last parts of their names, such as ``q_proj``, sorted.
+        targets: the modules that the configuration names; those of the base are to be these.
         replaced: parameters that the adapter replaces whole (``modules_to_save``), by their name
             in the base model, such as ``model.norm.weight``.
         base_copies: parameters of vocabulary layers that PEFT saved beside the adapter though it
@@ -106,6 +108,7 @@ class AdapterSpec:
     use_dora: bool
     use_rslora: bool
     fan_in_fan_out: bool
+    targets: Targets
     chat_template: str | None = None
 
 
@@ -157,6 +160,7 @@ def read_adapter(folder: Path) -> AdapterSpec:
         use_dora=config.use_dora,
         use_rslora=config.use_rslora,
         fan_in_fan_out=config.fan_in_fan_out,
+        targets=config.targets,
         chat_template=template,
     )
 
