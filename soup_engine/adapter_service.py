@@ -35,6 +35,7 @@ from soup_engine.errors import (
     UnsupportedParameterError,
 )
 from soup_engine.messages import AdapterStatus, AdapterView, AliasView
+from soup_engine.user_paths import is_folder
 
 logger = logging.getLogger(__name__)
 
@@ -71,14 +72,14 @@ class AdapterService:
                 check_name(name)
                 if name in seen:
                     raise AdapterConflictError("the name is given twice.")
-                if not folder.is_dir():
+                if not is_folder(folder):
                     raise AdapterNotFoundError("that is not a folder.")
             seen.add(name)
         if self._config.folder is not None:
             self._watcher = AdapterWatcher(self._config.folder, _WatchedFolder(self))
         if self._config.state_file is not None:
             folder = self._config.state_file.absolute().parent
-            if not folder.is_dir():
+            if not is_folder(folder):
                 raise StateFileError(f"The state file cannot be kept in {folder}: no folder.")
             self._state_file = StateFile(self._config.state_file)
 

@@ -50,7 +50,11 @@ def parse_folders(value: object) -> tuple[tuple[str, Path], ...]:
         pairs = [_pair(item) for item in value]
     else:
         pairs = [_pair(item) for item in shlex.split(str(value))]
-    texts = all(isinstance(text, str) and text.strip() for pair in pairs for text in pair)
+    texts = all(
+        isinstance(text, str) and text.strip() and "\0" not in text
+        for pair in pairs
+        for text in pair
+    )
     if not pairs or not texts or len(dict(pairs)) < len(pairs):
         raise ValueError(value)
     return tuple((name, Path(folder)) for name, folder in pairs)
@@ -131,6 +135,8 @@ class Setting:
         Raises:
             ValueError: it is not what the setting takes.
         """
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError(value)
         try:
             to_parse = self.kind.many or isinstance(value, str)
             converted: Any = self.kind.parse(value) if to_parse else value

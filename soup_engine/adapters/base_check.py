@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from soup_engine.adapters.peft_format import AdapterSpec, LoRAModule
 from soup_engine.adapters.peft_targets import Targets
 from soup_engine.adapters.safetensors_file import TensorInfo
 from soup_engine.errors import AdapterInvalidError
+from soup_engine.user_paths import same_place
 
 ModuleKind = Literal["linear", "conv1d", "embedding", "other"]
 MAX_NAMED = 3
@@ -188,6 +188,4 @@ def _check_complete(module: str, spec: AdapterSpec, base: BaseModule) -> None:
 
 def _same_base(named: str, served: str) -> bool:
     """Whether two folders or hub ids are one model: the same place, or the same last name."""
-    if os.path.realpath(named) == os.path.realpath(served):
-        return True
-    return Path(named).name == Path(served).name
+    return same_place(named, served) or Path(named).name == Path(served).name

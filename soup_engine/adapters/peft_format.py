@@ -27,6 +27,7 @@ from soup_engine.adapters.peft_config import MAX_CONFIG_BYTES, LoRAConfig, parse
 from soup_engine.adapters.peft_targets import Targets
 from soup_engine.adapters.safetensors_file import TensorInfo, read_header
 from soup_engine.errors import AdapterInvalidError
+from soup_engine.user_paths import is_there
 
 PREFIX = "base_model.model."
 BASE_COPIES = (".base_layer", ".original_module")
@@ -303,7 +304,7 @@ def _open(folder: Path, name: str) -> BufferedReader:
     try:
         return open_regular(folder / name)
     except FileNotFoundError as error:
-        if name == WEIGHTS_FILE and (folder / PICKLE_FILE).exists():
+        if name == WEIGHTS_FILE and is_there(folder / PICKLE_FILE):
             raise AdapterInvalidError(
                 f"The adapter has its weights in {PICKLE_FILE}, a pickle file, which can run code "
                 f"when it is read: save it as {WEIGHTS_FILE} (PEFT's safe_serialization)."

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from soup_engine.adapters.registry import AdapterRegistry
 from soup_engine.errors import StateFileError
 from soup_engine.messages import AdapterStatus, AliasView
+from soup_engine.user_paths import is_folder
 
 VERSION = 1
 Item = TypeVar("Item")
@@ -56,7 +57,7 @@ class SavedState:
         found = []
         missing = []
         for adapter in self.adapters:
-            if Path(adapter.path).is_dir():
+            if is_folder(adapter.path):
                 found.append(adapter)
             else:
                 missing.append(

@@ -42,6 +42,7 @@ from soup_engine.model.fused_layers import fuse_layers
 from soup_engine.model.linear import can_pack, pack_linears, warm_up
 from soup_engine.model.model_input import padded_length
 from soup_engine.model.probe import Probe
+from soup_engine.user_paths import is_file, is_folder, is_there
 
 Progress = Callable[[str, float | None], None]
 
@@ -142,14 +143,14 @@ def _adapter_base(config: ModelConfig) -> str | None:
     """The base of the adapter that ``config.path`` is, or ``None`` when it is a model."""
     folder = Path(config.path)
     described = folder / "adapter_config.json"
-    if not described.is_file():
+    if not is_file(described):
         if config.base is not None:
             raise ConfigError(
                 f"--base goes with a LoRA adapter, and {config.path} has no adapter_config.json.",
                 param="base",
             )
         return None
-    if not (folder / "adapter_model.safetensors").is_file():
+    if not is_file(folder / "adapter_model.safetensors"):
         raise ModelPathError(
             f"{config.path} has no adapter_model.safetensors; other weight files are not read."
         )
@@ -166,11 +167,11 @@ def _adapter_base(config: ModelConfig) -> str | None:
 
 def _read_config(base: str, trust_remote_code: bool) -> PreTrainedConfig:
     folder = Path(base)
-    if folder.is_dir() and not (folder / "config.json").is_file():
+    if is_folder(folder) and not is_file(folder / "config.json"):
         raise ModelPathError(f"{base} has no config.json, so it is not a transformers model.")
-    if folder.is_file():
+    if is_file(folder):
         raise ModelPathError(f"{base} is a file; give the folder of a transformers model.")
-    if not folder.exists() and (folder.is_absolute() or base.startswith((".", "~"))):
+    if not is_there(folder) and (folder.is_absolute() or base.startswith((".", "~"))):
         raise ModelPathError(f"There is no folder {base}.")
     try:
         return AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
@@ -265,7 +266,7 @@ def _merge_adapter(model: PreTrainedModel, path: str) -> PreTrainedModel:
 def _load_tokenizer(paths: list[str], trust_remote_code: bool) -> PreTrainedTokenizerBase:
     """The adapter's own tokenizer when it has one, else the base's."""
     for path in paths:
-        if path != paths[-1] and not (Path(path) / "tokenizer_config.json").is_file():
+        if path != paths[-1] and not is_file(Path(path) / "tokenizer_config.json"):
             continue
         try:
             return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)

@@ -277,7 +277,8 @@ def test_paths_are_contained(
         assert_error(load(ask, "bad", path), 403, "adapter_path_forbidden")
     (tmp_path / "inside").symlink_to(tmp_path / "adapters" / "poem")
     assert load(ask, "good", tmp_path / "inside").status_code == 200
-    assert_error(load(ask, "bad", tmp_path / "nothing"), 400, "adapter_invalid")
+    for path in (tmp_path / "nothing", tmp_path / ("x" * 300), tmp_path / ("y/" * 5000), "a\0b"):
+        assert_error(load(ask, "bad", path), 400, "adapter_invalid")
 
 
 def test_a_folder_given_at_start_may_be_loaded_again(
