@@ -36,6 +36,7 @@ sentence that says what is wrong and, where there is one, what would work.
     │       ├── AdapterConflictError        409 adapter_conflict
     │       └── AdapterNotReadyError        503 adapter_not_ready
     ├── EngineStoppedError                  503 engine_stopped
+    ├── RequestAbortedError                 503 request_aborted
     └── EngineStepError                     500 engine_step_failed
 """
 
@@ -228,6 +229,13 @@ class EngineStoppedError(SoupError):
 
     status = 503
     code = "engine_stopped"
+
+
+class RequestAbortedError(SoupError):
+    """Somebody else ended the request before its answer was complete."""
+
+    status = 503
+    code = "request_aborted"
 
 
 class EngineStepError(SoupError):

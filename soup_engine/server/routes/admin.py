@@ -46,7 +46,7 @@ async def list_requests(state: State) -> dict[str, Any]:
 
 @router.delete("/v1/requests/{request_id}")
 async def abort_request(request_id: str, state: State) -> dict[str, Any]:
-    """End a request; its client gets what there is so far, with ``finish_reason: abort``.
+    """End a request; its client gets an error, in a stream after what there is so far.
 
     Raises:
         RequestNotFoundError: none of this id is in flight.
