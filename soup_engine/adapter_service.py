@@ -31,6 +31,7 @@ from soup_engine.errors import (
     AdapterNotFoundError,
     CannotRunError,
     ConfigError,
+    SoupError,
     StateFileError,
     UnsupportedParameterError,
 )
@@ -64,23 +65,13 @@ class AdapterService:
         """Find what would stop the start later on, before the model is loaded.
 
         Raises:
-            ConfigError, CannotRunError: says what is wrong with which setting.
+            ConfigError: as ``check_config``.
+            StateFileError: the state file is damaged.
         """
-        seen: set[str] = set()
-        for name, folder in self._config.at_start:
-            with _named_at_start(name, folder):
-                check_name(name)
-                if name in seen:
-                    raise AdapterConflictError("the name is given twice.")
-                if not is_folder(folder):
-                    raise AdapterNotFoundError("that is not a folder.")
-            seen.add(name)
+        check_config(self._config)
         if self._config.folder is not None:
             self._watcher = AdapterWatcher(self._config.folder, _WatchedFolder(self))
         if self._config.state_file is not None:
-            folder = self._config.state_file.absolute().parent
-            if not is_folder(folder):
-                raise StateFileError(f"The state file cannot be kept in {folder}: no folder.")
             self._state_file = StateFile(self._config.state_file)
 
     def start(self, on_progress: ProgressCallback | None = None) -> None:
@@ -230,6 +221,29 @@ class AdapterService:
                 logger.warning("No adapter is active, as was kept: %s", error.message)
 
 
+def check_config(config: AdapterConfig) -> None:
+    """Refuse what can be seen to be wrong without loading anything.
+
+    Raises:
+        ConfigError: says what is wrong with which setting.
+    """
+    seen: set[str] = set()
+    for name, folder in config.at_start:
+        with _named_at_start(name, folder, ConfigError):
+            check_name(name)
+            if name in seen:
+                raise AdapterConflictError("the name is given twice.")
+            if not is_folder(folder):
+                raise AdapterNotFoundError("that is not a folder.")
+        seen.add(name)
+    if config.folder is not None and not is_folder(config.folder):
+        raise ConfigError(f"--adapter-dir: {config.folder} is not a folder.", param="adapter_dir")
+    if config.state_file is not None:
+        folder = config.state_file.absolute().parent
+        if not is_folder(folder):
+            raise ConfigError(f"--state: {folder} is not a folder.", param="state")
+
+
 class _WatchedFolder:
     """What the watcher sees, done to the service (``AdapterFolderEvents``)."""
 
@@ -275,12 +289,14 @@ def unload_sentence(view: AdapterView) -> str:
 
 
 @contextmanager
-def _named_at_start(name: str, folder: Path) -> Iterator[None]:
+def _named_at_start(
+    name: str, folder: Path, as_error: type[SoupError] = CannotRunError
+) -> Iterator[None]:
     """Errors of an adapter that was named at start, as what stops the start."""
     try:
         yield
     except AdapterError as error:
-        raise CannotRunError(
+        raise as_error(
             f"The adapter {name!r} cannot be loaded from {folder}: {error.message}",
             param="adapters",
         ) from error

@@ -6,11 +6,14 @@ the device call for, and the program prints what it chose.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from soup_engine.errors import ConfigError
 
+DEVICES = "cuda, cuda:N, mps or cpu"
+DEVICE_NAME = re.compile(r"cuda(:\d{1,3})?|mps|cpu")
 DTYPES = ("bfloat16", "float16", "float32")
 KV_CACHE_TYPES = ("bf16", "f16", "f32", "q8_0", "fp8")
 
@@ -37,6 +40,8 @@ class ModelConfig:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
+        if self.device is not None and not DEVICE_NAME.fullmatch(self.device):
+            raise ConfigError(f"device is {DEVICES}, not {self.device!r}.", param="device")
         if self.dtype is not None and self.dtype not in DTYPES:
             raise ConfigError(
                 f"dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}.", param="dtype"

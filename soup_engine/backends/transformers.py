@@ -13,7 +13,7 @@ from soup_engine.backends.adapter_loader import AdapterLoader
 from soup_engine.backends.base import BackendCapabilities, ModelInfo, ProgressCallback
 from soup_engine.config import EngineConfig
 from soup_engine.engine.async_engine import OutputRouter, generate
-from soup_engine.engine.capacity import plan_capacity
+from soup_engine.engine.capacity import check_capacity, plan_capacity
 from soup_engine.engine.engine_loop import EngineLoop
 from soup_engine.engine.input_processor import InputProcessor, check_request
 from soup_engine.engine.llm_engine import LLMEngine
@@ -120,7 +120,11 @@ class TransformersBackend:
 
     def _build(self) -> LLMEngine:
         """On the engine thread: load the model and put the engine together."""
-        loaded = load_model(self._config.model, self._progress)
+        loaded = load_model(
+            self._config.model,
+            self._progress,
+            lambda outline: check_capacity(self._config, outline),
+        )
         capacity = plan_capacity(self._config, loaded)
         host = HostTier()
         engine = LLMEngine(
@@ -138,7 +142,7 @@ class TransformersBackend:
             host,
             engine.adapter_sites,
             loaded.base_modules,
-            served=self._config.model.base or loaded.source,
+            served=loaded.base_name,
             max_rank=self._config.lora.max_rank,
         )
         self._identity = EngineIdentity(

@@ -203,8 +203,12 @@ def test_defaults_are_those_of_the_configuration() -> None:
 
 def test_every_setting_has_a_variable() -> None:
     for name, about in table():
-        by_kind = {"": "true", "NAME=PATH": "a=./a"}
-        value = about.choices[0] if about.choices else by_kind.get(about.kind.metavar, "8")
+        by_kind = {"": "true", "NAME=PATH": "a=./a", "DEVICE": "cpu"}
+        value = (
+            about.choices[0]
+            if about.choices
+            else by_kind.get(about.metavar or about.kind.metavar, "8")
+        )
         base = {} if name in ("model", "demo", "base", "attach") else {"model": "x"}
         if name == "base":
             base = {"model": "x"}

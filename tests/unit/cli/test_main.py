@@ -62,6 +62,14 @@ def test_help_names_every_option_with_its_default(command: str) -> None:
         (["serve", "--demo", "--config", "/none.toml"], "Cannot read /none.toml"),
         (["serve", "--demo", "--dashboard"], "--dashboard draws in a terminal"),
         (["tui", "--demo"], "soup tui needs a terminal"),
+        (["serve", "--demo", "--device", "foo"], "--device must be cuda, cuda:N, mps or cpu, not"),
+        (["serve", "--demo", "--host", "999.1.1.1"], "host '999.1.1.1' is no address"),
+        (["serve", "--demo", "--adapters", "a=/none"], "cannot be loaded from /none: that is not"),
+        (["serve", "--demo", "--adapters", "../x=/tmp"], "is no name for an adapter"),
+        (["serve", "--demo", "--adapter-dir", "/none"], "--adapter-dir: /none is not a folder."),
+        (["serve", "--demo", "--adapter-dir", "x" * 300], "is not a folder."),
+        (["serve", "--demo", "--state", "/none/s.json"], "--state: /none is not a folder."),
+        (["serve", "--demo", "--uds", "/none/s"], "/none is not a folder."),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], sentence: str) -> None:
