@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,24 +150,7 @@ def load_model(
     num_parameters = model.num_parameters()
     base_modules = describe_modules(model)
     weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
-    progress("checking batched against plain answers", None)
-    causal_lm = CausalLM(model)
-    probe = Probe(causal_lm)
-    probe.check()
-    progress("laying out weights", None)
-    with torch.inference_mode():
-        changed = 0 if _quantized(model_config) else fuse_layers(model)
-        if can_pack(device, dtype) and not _quantized(model_config):
-            changed += pack_linears(model)
-            _unmap(model)
-        warm_up(
-            model,
-            {padded_length(rows) for rows in range(1, WARM_UP_TOKENS + 1)},
-            model.get_output_embeddings(),
-            range(1, WARM_UP_SAMPLES + 1),
-        )
-    if changed:
-        probe.check()
+    causal_lm = _arranged(model, model_config, progress)
     release_free_memory()
     return LoadedModel(
         model=causal_lm,
@@ -269,6 +253,33 @@ def _load_weights(
         raise ModelLoadError(f"The weights of {base} could not be loaded: {reason}") from error
 
 
+def _arranged(
+    model: PreTrainedModel, model_config: PreTrainedConfig, progress: Progress
+) -> CausalLM:
+    """The model as the engine runs it: probed, laid out for its device, and, if that changed
+    anything, probed again."""
+    progress("checking batched against plain answers", None)
+    causal_lm = CausalLM(model)
+    probe = Probe(causal_lm)
+    probe.check()
+    progress("laying out weights", None)
+    quantized = _quantized(model_config)
+    with torch.inference_mode():
+        changed = 0 if quantized else fuse_layers(model)
+        if can_pack(causal_lm.device, causal_lm.dtype) and not quantized:
+            changed += pack_linears(model)
+            _unmap(model)
+        warm_up(
+            model,
+            {padded_length(rows) for rows in range(1, WARM_UP_TOKENS + 1)},
+            model.get_output_embeddings(),
+            range(1, WARM_UP_SAMPLES + 1),
+        )
+    if changed:
+        probe.check()
+    return causal_lm
+
+
 def _unmap(model: PreTrainedModel) -> None:
     """Copy the parameters that were not packed out of the mapped weight files: what maps one
     tensor of a file keeps all of it in memory."""
@@ -280,8 +291,11 @@ def _merge_adapter(model: PreTrainedModel, path: str) -> PreTrainedModel:
     from peft import PeftModel
 
     try:
-        wrapped = PeftModel.from_pretrained(model, path)
-        return wrapped.merge_and_unload()
+        with warnings.catch_warnings():
+            # About what PEFT itself calls by an old name.
+            warnings.simplefilter("ignore", FutureWarning)
+            wrapped = PeftModel.from_pretrained(model, path)
+            return wrapped.merge_and_unload()
     except (OSError, KeyError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelLoadError(f"The adapter {path} does not fit its base: {reason}") from error

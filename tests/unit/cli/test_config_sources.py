@@ -207,7 +207,7 @@ def test_every_setting_has_a_variable() -> None:
         value = (
             about.choices[0]
             if about.choices
-            else by_kind.get(about.metavar or about.kind.metavar, "8")
+            else by_kind.get(about.metavar, by_kind.get(about.kind.metavar, "8"))
         )
         base = {} if name in ("model", "demo", "base", "attach") else {"model": "x"}
         if name == "base":
