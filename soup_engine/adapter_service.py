@@ -11,6 +11,7 @@ time, and what of it the next start finds again.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import threading
@@ -21,13 +22,14 @@ from pathlib import Path
 from soup_engine.adapters.names import check_name
 from soup_engine.adapters.paths import AdapterPaths
 from soup_engine.adapters.registry import AdapterRegistry
-from soup_engine.adapters.state_file import SavedState, StateFile
+from soup_engine.adapters.state_file import SavedAdapter, SavedState, StateFile
 from soup_engine.adapters.watcher import AdapterWatcher
 from soup_engine.backends.base import AdapterControl, Backend, ProgressCallback
 from soup_engine.config import AdapterConfig
 from soup_engine.errors import (
     AdapterConflictError,
     AdapterError,
+    AdapterInvalidError,
     AdapterNotFoundError,
     CannotRunError,
     ConfigError,
@@ -59,6 +61,9 @@ class AdapterService:
         self.paths = AdapterPaths([Path.cwd(), *watched, *folders])
         self._state_file: StateFile | None = None
         self._saving = threading.Lock()
+        # What was kept and could not be restored: it is kept on, unless somebody says otherwise.
+        self._waiting: frozenset[str] = frozenset()
+        self._waiting_active: str | None = None
         self._watcher: AdapterWatcher | None = None
 
     def prepare(self) -> None:
@@ -158,7 +163,9 @@ class AdapterService:
 
     def activate(self, name: str | None) -> AdapterView | None:
         """As ``AdapterRegistry.activate``. The caller saves afterwards, off the event loop."""
-        return self.control.registry.activate(name)
+        view = self.control.registry.activate(name)
+        self._waiting_active = None
+        return view
 
     def set_alias(self, alias: str, target: str) -> AliasView:
         """As ``AdapterRegistry.set_alias``, and saved."""
@@ -189,35 +196,57 @@ class AdapterService:
         # One after the other, so that the last one written is the latest.
         with self._saving:
             try:
-                self._state_file.save(SavedState.of(self.control.registry))
+                state = SavedState.of(self.control.registry, self._waiting)
+                active = state.active or self._waiting_active
+                self._state_file.save(dataclasses.replace(state, active=active))
             except StateFileError as error:
                 raise StateFileError(
                     f"This is done, and will not be there after a restart: {error.message}"
                 ) from error
 
     def _restore_adapters(self, saved: SavedState) -> None:
-        present, missing = saved.present()
-        for sentence in missing:
-            logger.warning("%s", sentence)
-        for adapter in present:
+        failed: set[str] = set()
+        for adapter in saved.adapters:
             try:
-                _report(self.control.load(adapter.name, self.paths.resolve(adapter.path)))
+                _report(self._restore(adapter))
             except AdapterError as error:
+                failed.add(adapter.name)
                 logger.warning(
-                    "The adapter %r is not loaded again: %s", adapter.name, error.message
+                    "The adapter %r is not loaded again from %s: %s",
+                    adapter.name,
+                    adapter.path,
+                    error.message,
                 )
+        self._waiting = frozenset(failed)
+
+    def _restore(self, adapter: SavedAdapter) -> AdapterView:
+        """Load an adapter again, or list it as failed.
+
+        Raises:
+            AdapterError: why it is not loaded.
+        """
+        try:
+            if not is_folder(adapter.path):
+                raise AdapterInvalidError("Its folder is gone; it is loaded at the next start.")
+            folder = self.paths.resolve(adapter.path)
+        except AdapterError as error:
+            registry = self.control.registry
+            registry.fail_load(registry.begin_load(adapter.name, Path(adapter.path)), error.message)
+            raise
+        return self.control.load(adapter.name, folder)
 
     def _restore_pointers(self, saved: SavedState) -> None:
         registry = self.control.registry
         for alias in saved.aliases:
             try:
-                registry.set_alias(alias.alias, alias.target, history=alias.history)
+                registry.restore_alias(alias)
             except AdapterError as error:
                 logger.warning("The alias %r is not set again: %s", alias.alias, error.message)
         if saved.active is not None:
             try:
                 registry.activate(saved.active)
             except AdapterError as error:
+                self._waiting_active = saved.active
                 logger.warning("No adapter is active, as was kept: %s", error.message)
 
 

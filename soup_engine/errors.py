@@ -154,7 +154,17 @@ class NotFoundError(RequestError):
 
 
 class ModelNotFoundError(NotFoundError):
+    """Says nothing about what is there, in the same words wherever it is raised."""
+
     code = "model_not_found"
+
+    def __init__(
+        self,
+        message: str = "There is no such model here; GET /v1/models lists them.",
+        *,
+        param: str | None = "model",
+    ) -> None:
+        super().__init__(message, param=param)
 
 
 class RequestNotFoundError(NotFoundError):

@@ -313,6 +313,15 @@ def test_aliases_and_rollback(ask: httpx.Client, assert_error: Callable[..., Any
     assert_error(load(ask, "prod", "adapters/poem"), 409, "adapter_conflict")
     taken = ask.post("/v1/adapters/alias", json={"alias": "chat", "target": "code"})
     assert_error(taken, 409, "adapter_conflict")
+    ask.post("/v1/unload_lora_adapter", json={"lora_name": "chat"})
+    assert "prod" not in [card["id"] for card in ask.get("/v1/models").json()["data"]]
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    refused = ask.post("/v1/chat/completions", json={**body, "model": "prod"})
+    unknown = ask.post("/v1/chat/completions", json={**body, "model": "none"})
+    assert assert_error(refused, 404, "model_not_found") == unknown.json()["error"]
+    assert ask.get("/v1/models/prod").json() == unknown.json()
+    gone = ask.post("/v1/chat/completions", json={**body, "adapter": "prod"})
+    assert "chat" not in assert_error(gone, 404, "adapter_not_found")["message"]
     assert ask.delete("/v1/adapters/alias/prod").json()["target"] is None
     assert_error(ask.delete("/v1/adapters/alias/prod"), 404, "adapter_not_found")
     assert ask.get("/v1/adapters").json()["aliases"] == []
