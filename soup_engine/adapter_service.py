@@ -313,8 +313,8 @@ def unload_sentence(view: AdapterView) -> str:
     """Whether an adapter that was unloaded is gone or waits for requests."""
     if not view.running:
         return "It is unloaded."
-    requests = "1 request" if view.running == 1 else f"{view.running} requests"
-    return f"It takes no new requests, and is unloaded when the running {requests} have ended."
+    running = "request has" if view.running == 1 else f"{view.running} requests have"
+    return f"It takes no new requests, and is unloaded when its running {running} ended."
 
 
 @contextmanager

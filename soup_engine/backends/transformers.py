@@ -83,6 +83,13 @@ class TransformersBackend:
             raise InvalidValueError(
                 "A request for an adapter comes with a lease on it.", param="adapter"
             )
+        most = self._config.scheduler.max_waiting
+        if request.params.n > most:
+            raise InvalidValueError(
+                f"n asks for {request.params.n} answers, and at most {most} may wait on this "
+                "server (--max-waiting).",
+                param="n",
+            )
         model = self.model
         check_request(request, max_model_len=model.max_model_len, vocab_size=model.vocab_size)
 

@@ -15,7 +15,8 @@ from soup_engine.errors import ConfigError, SoupError
 from soup_tui import __version__
 from soup_tui.cli import adapters, metrics, serve, servers, tui
 from soup_tui.cli.options import HelpOption, settings_command, show_help_without_command, spread
-from soup_tui.config_sources import DEBUG_VARIABLE
+from soup_tui.config_sources import DEBUG_VARIABLE, unknown_variables
+from soup_tui.formatting import plain
 
 _INTERRUPTED = 130
 """As a shell has it for a program that SIGINT ended."""
@@ -53,6 +54,9 @@ def _soup(
     ] = False,
     _help: HelpOption = False,
 ) -> None:
+    if context.invoked_subcommand is not None:
+        for sentence in unknown_variables(os.environ):
+            print(f"soup: {plain(sentence)}", file=sys.stderr)
     show_help_without_command(context)
 
 

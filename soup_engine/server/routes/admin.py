@@ -54,7 +54,7 @@ async def abort_request(request_id: str, state: State) -> dict[str, Any]:
     if not state.backend.abort(request_id):
         raise RequestNotFoundError("No request of this id is in flight.", param="request_id")
     logger.info("a request was aborted by an administrator", extra={"request_id": request_id})
-    return {"id": request_id, "object": "request", "aborted": True}
+    return {"request_id": request_id, "object": "request", "aborted": True}
 
 
 @router.get("/v1/logs")

@@ -141,7 +141,9 @@ def test_attach_goes_with_nothing_that_is_about_a_server_of_ones_own() -> None:
 
 def test_misspelt_variables_are_found() -> None:
     environment = {"SOUP_MODLE": "x", "SOUP_MODEL": "x", "SOUP_DEBUG": "1", "PATH": "/bin"}
-    assert unknown_variables(environment) == ["SOUP_MODLE"]
+    assert unknown_variables(environment) == [
+        "The variable SOUP_MODLE sets nothing; did you mean SOUP_MODEL?"
+    ]
 
 
 def test_every_setting_reaches_the_configuration() -> None:

@@ -96,8 +96,12 @@ def test_what_cannot_run_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
 
 
 def test_a_misspelt_variable_is_mentioned() -> None:
-    done = soup("serve", "--demo", "--dashboard", SOUP_PROT="1")
-    assert "soup: the variable SOUP_PROT sets nothing." in done.stderr
+    for command in (["serve", "--demo", "--dashboard"], ["adapters", "list", "--url", "x"]):
+        done = soup(*command, SOUP_PROT="1", SOUP_QQQ_ZZZ_XXX="1")
+        assert done.stderr.startswith(
+            "soup: The variable SOUP_PROT sets nothing; did you mean SOUP_PORT?\n"
+            "soup: The variable SOUP_QQQ_ZZZ_XXX sets nothing.\n"
+        )
 
 
 def test_tracebacks_only_when_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
