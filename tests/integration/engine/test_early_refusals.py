@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 from soup_engine.backends.transformers import TransformersBackend
-from soup_engine.config import CacheConfig, EngineConfig, ModelConfig
-from soup_engine.errors import ConfigError, DeviceError, InsufficientMemoryError, SoupError
+from soup_engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from soup_engine.errors import (
+    ConfigError,
+    DeviceError,
+    InsufficientMemoryError,
+    InvalidValueError,
+    SoupError,
+)
+from soup_engine.messages import GenerationRequest
+from soup_engine.sampling_params import SamplingParams
 
 
 @pytest.mark.parametrize(
@@ -40,3 +48,26 @@ def test_no_weights_are_read(
         backend.stop()
     assert stages
     assert not any("weights" in stage for stage in stages)
+
+
+def test_more_answers_than_may_ever_wait_are_no_full_queue(
+    tiny_model: Callable[[str], Path],
+) -> None:
+    model = ModelConfig(path=str(tiny_model("llama")), device="cpu", dtype="float32")
+    config = EngineConfig(
+        model=model,
+        cache=CacheConfig(memory_bytes=1 << 22),
+        scheduler=SchedulerConfig(max_waiting=2),
+    )
+    backend = TransformersBackend(config)
+    backend.start()
+    try:
+        for n in (2, 3):
+            request = GenerationRequest("r", (1, 2), SamplingParams(n=n, max_tokens=4), 0.0)
+            if n == 2:
+                backend.check(request)
+            else:
+                with pytest.raises(InvalidValueError, match="asks for 3 answers, and at most 2"):
+                    backend.check(request)
+    finally:
+        backend.stop()
