@@ -21,6 +21,7 @@ from pathlib import Path
 
 from soup_engine.adapters.names import check_name
 from soup_engine.adapters.paths import AdapterPaths
+from soup_engine.adapters.peft_format import check_files
 from soup_engine.adapters.registry import AdapterRegistry
 from soup_engine.adapters.state_file import SavedAdapter, SavedState, StateFile
 from soup_engine.adapters.watcher import AdapterWatcher
@@ -71,9 +72,12 @@ class AdapterService:
 
         Raises:
             ConfigError: as ``check_config``.
-            StateFileError: the state file is damaged.
+            CannotRunError: the files of an adapter named at start, or the state file, are damaged.
         """
         check_config(self._config)
+        for name, folder in self._config.at_start:
+            with _named_at_start(name, folder):
+                check_files(folder)
         if self._config.folder is not None:
             self._watcher = AdapterWatcher(self._config.folder, _WatchedFolder(self))
         if self._config.state_file is not None:

@@ -25,7 +25,7 @@ from soup_engine.adapters.chat_template import read_chat_template
 from soup_engine.adapters.paths import CONFIG_FILE, PICKLE_FILE, WEIGHTS_FILE, open_regular
 from soup_engine.adapters.peft_config import MAX_CONFIG_BYTES, LoRAConfig, parse_config
 from soup_engine.adapters.peft_targets import Targets
-from soup_engine.adapters.safetensors_file import TensorInfo, read_header
+from soup_engine.adapters.safetensors_file import SafetensorsHeader, TensorInfo, read_header
 from soup_engine.errors import AdapterInvalidError
 from soup_engine.user_paths import is_there
 
@@ -125,6 +125,18 @@ class AdapterWeights:
         return self._view[info.start : info.end]
 
 
+def check_files(folder: Path) -> None:
+    """Refuse what ``read_adapter`` refuses, without reading the weights.
+
+    Raises:
+        AdapterInvalidError: as ``read_adapter``.
+    """
+    config = _read_config(folder)
+    with _open(folder, WEIGHTS_FILE) as file:
+        _Contents(config).sort(read_header(file, os.fstat(file.fileno()).st_size))
+    read_chat_template(folder)
+
+
 def read_adapter(folder: Path) -> AdapterSpec:
     """Read and check the adapter in ``folder``. Reads the weights once, to hash them.
 
@@ -132,20 +144,14 @@ def read_adapter(folder: Path) -> AdapterSpec:
         AdapterInvalidError: files are missing or damaged, a tensor is not accounted for, or
             the configuration asks for what is not implemented.
     """
-    with _open(folder, CONFIG_FILE) as file:
-        config = parse_config(file.read(MAX_CONFIG_BYTES + 1))
+    config = _read_config(folder)
     with _open(folder, WEIGHTS_FILE) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         header = read_header(file, size_bytes)
         file.seek(0)
         weights_hash = _sha256(file)
     contents = _Contents(config)
-    for tensor in header.tensors.values():
-        contents.add(tensor)
-    modules = contents.lora_modules()
-    contents.check_replaced()
-    if not modules and not contents.replaced:
-        raise AdapterInvalidError(f"{WEIGHTS_FILE} holds no LoRA tensors.")
+    modules = contents.sort(header)
     template = read_chat_template(folder)
     return AdapterSpec(
         folder=folder,
@@ -192,7 +198,21 @@ class _Contents:
         self._echoes: dict[str, TensorInfo] = {}
         self._parts: dict[str, dict[str, TensorInfo]] = {}  # by module, then by part
 
-    def add(self, tensor: TensorInfo) -> None:
+    def sort(self, header: SafetensorsHeader) -> dict[str, LoRAModule]:
+        """Account for every tensor; returns the modules that get LoRA.
+
+        Raises:
+            AdapterInvalidError: one has no place, or none is there.
+        """
+        for tensor in header.tensors.values():
+            self._add(tensor)
+        modules = {name: self._lora_module(name, parts) for name, parts in self._parts.items()}
+        self._check_replaced()
+        if not modules and not self.replaced:
+            raise AdapterInvalidError(f"{WEIGHTS_FILE} holds no LoRA tensors.")
+        return modules
+
+    def _add(self, tensor: TensorInfo) -> None:
         if not tensor.name.startswith(PREFIX):
             _unknown(tensor)
         name = tensor.name.removeprefix(PREFIX)
@@ -217,10 +237,7 @@ class _Contents:
         else:
             _unknown(tensor)
 
-    def lora_modules(self) -> dict[str, LoRAModule]:
-        return {name: self._lora_module(name, parts) for name, parts in self._parts.items()}
-
-    def check_replaced(self) -> None:
+    def _check_replaced(self) -> None:
         for name, echo in self._echoes.items():
             if name not in self.replaced:
                 _unknown(echo)
@@ -298,6 +315,11 @@ def _content_hash(
     } | ({} if template is None else {"template": template})
     canonical = json.dumps(resolved, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(weights_hash + canonical.encode()).digest()
+
+
+def _read_config(folder: Path) -> LoRAConfig:
+    with _open(folder, CONFIG_FILE) as file:
+        return parse_config(file.read(MAX_CONFIG_BYTES + 1))
 
 
 def _open(folder: Path, name: str) -> BufferedReader:

@@ -72,19 +72,23 @@ def test_settings_that_cannot_work_are_refused_before_the_model_is_loaded(tmp_pa
     damaged = tmp_path / "damaged.json"
     damaged.write_text("{")
     folder = save_adapter(tmp_path / "chat")
+    broken = save_adapter(tmp_path / "broken")
+    (broken / "adapter_model.safetensors").write_bytes(b"nothing")
     for config, error in (
         (AdapterConfig(folder=tmp_path / "none"), ConfigError),
         (AdapterConfig(state_file=damaged), StateFileError),
         (AdapterConfig(state_file=tmp_path / "none" / "state.json"), ConfigError),
         (AdapterConfig(at_start=(("a", folder), ("a", folder))), ConfigError),
         (AdapterConfig(at_start=(("a..b", folder),)), ConfigError),
+        (AdapterConfig(at_start=(("broken", broken),)), CannotRunError),
         (AdapterConfig(at_start=(("a", tmp_path / "none"),)), ConfigError),
         (AdapterConfig(at_start=(("a", tmp_path / ("x" * 300)),)), ConfigError),
     ):
         runtime = serve(config)
+        stages: list[str] = []
         with pytest.raises(error):
-            runtime.start()
-        assert runtime.snapshot().state != "ready"
+            runtime.start(lambda stage, _share, into=stages: into.append(stage))
+        assert stages == []
     assert damaged.read_text() == "{"
 
 
