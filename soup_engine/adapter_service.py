@@ -162,6 +162,8 @@ class AdapterService:
             StateFileError: as above.
         """
         view = self.control.unload(name)
+        if name == self._waiting_active:
+            self._waiting_active = None
         self.save()
         return view
 
@@ -231,7 +233,7 @@ class AdapterService:
         """
         try:
             if not is_folder(adapter.path):
-                raise AdapterInvalidError("Its folder is gone; it is loaded at the next start.")
+                raise AdapterInvalidError("Its folder is gone; a start that finds it loads it.")
             folder = self.paths.resolve(adapter.path)
         except AdapterError as error:
             registry = self.control.registry
@@ -288,7 +290,8 @@ class _WatchedFolder:
         folder = service.paths.resolve(path)
         for view in service.control.registry.views():
             # One that was named at start and lies here as well is this one.
-            if view.name == name and view.origin != "watched" and Path(view.path) != folder:
+            elsewhere = view.origin != "watched" and Path(view.path) != folder
+            if view.name == name and elsewhere and view.status is not AdapterStatus.FAILED:
                 raise AdapterConflictError(
                     f"There is an adapter {name!r} already that was loaded from elsewhere."
                 )
