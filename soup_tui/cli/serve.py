@@ -45,6 +45,7 @@ def serve(settings: Settings, open_it: OpenRuntime) -> int:
     Raises:
         SoupError: it cannot be opened, or it failed while it served.
     """
+    settings.require_model()
     if settings.dashboard and not sys.stdout.isatty():
         raise ConfigError("--dashboard draws in a terminal, and the output is none: leave it out.")
     _log_to_stderr(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from queue import SimpleQueue
 
@@ -33,15 +34,30 @@ def tui(settings: Settings, open_it: OpenRuntime) -> int:
     # Here, because textual takes longer to load than --help may.
     from soup_tui.app import SoupApp
     from soup_tui.bridge import Bridge
+    from soup_tui.keymap import load_preferences, preferences_path
+    from soup_tui.local_service import LocalService, local_opener
+    from soup_tui.service import Leave
+    from soup_tui.terminal import Terminal
 
-    bridge = Bridge(settings, open_it)
-    SoupApp(settings, bridge).run()
+    preferences = load_preferences(preferences_path())
+    terminal = Terminal.detect(
+        os.environ,
+        sys.stdout.encoding,
+        glyphs="ascii" if settings.ascii else preferences.glyphs,
+        mouse=settings.mouse,
+    )
+    bridge = Bridge(settings, local_opener(open_it))
+    leave = SoupApp(bridge, terminal, preferences).run(mouse=terminal.mouse)
     if bridge.loading:
         leave_now()
-    if bridge.error is not None:
-        raise bridge.error
-    assert bridge.runtime is not None
+    service = bridge.service
+    if service is None:
+        if bridge.error is not None:
+            raise bridge.error
+        return 0
+    assert isinstance(service, LocalService)
     events: SimpleQueue[object] = SimpleQueue()
     with stop_signals(events):
-        stop_runtime(bridge.runtime, events, settings.drain_timeout)
+        timeout_s = 0.0 if leave is Leave.STOP else settings.drain_timeout
+        stop_runtime(service.runtime, events, timeout_s)
     return 0

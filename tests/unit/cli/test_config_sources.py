@@ -121,7 +121,7 @@ def test_of_two_that_exclude_each_other_the_stronger_source_wins(host_toml: Path
 
 def test_what_to_serve_must_be_said() -> None:
     with pytest.raises(ConfigError, match="--model PATH, or --demo"):
-        resolve({}, {})
+        resolve({}, {}).require_model()
     with pytest.raises(ConfigError, match="--demo takes none"):
         resolve({"demo": True, "base": "x"}, {})
     with pytest.raises(ConfigError, match=r"max-tokens \(9\) is more than max-tokens-limit \(8\)"):
