@@ -28,6 +28,10 @@ from soup_engine.config import (
 from soup_engine.errors import ConfigError
 from soup_tui.setting import BOOLEAN, FOLDERS, INTEGER, NUMBER, PATH, SIZE, TEXT, Kind, Setting
 
+ANY_RUNNING = "any"
+"""What ``attach`` is when no address is given."""
+WITH_ATTACH = frozenset({"attach", "api_key", "admin_key", "ascii", "mouse", "theme", "log_level"})
+"""The settings that mean something beside ``attach``."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _DTYPE_SHORT_NAMES = {
@@ -225,6 +229,13 @@ class Settings:
         "Show a live table in the terminal.",
         default=False,
         commands=frozenset({"serve"}),
+    )
+    attach: str | None = _setting(
+        TEXT,
+        "Show a running server instead of starting one: the one at URL, or without URL one of yours"
+        " on this machine.",
+        metavar="[URL]",
+        commands=frozenset({"tui"}),
     )
     ascii: bool = _setting(
         BOOLEAN,
