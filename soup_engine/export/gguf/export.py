@@ -12,7 +12,13 @@ from soup_engine.export.gguf.convert import convert_family
 from soup_engine.export.gguf.families import FAMILIES, architecture_of, find_family
 from soup_engine.export.gguf.k_quants import examine, intermediate_type, quantise
 from soup_engine.export.gguf.llama_cpp import find_converter, find_quantiser, run_program
-from soup_engine.export.gguf.request import K_QUANTS, PLAIN_TYPES, GgufRequest, GgufSummary, PlainType
+from soup_engine.export.gguf.request import (
+    K_QUANTS,
+    PLAIN_TYPES,
+    GgufRequest,
+    GgufSummary,
+    PlainType,
+)
 from soup_engine.export.merge import MergeRequest, merge_adapter
 from soup_engine.export.model_folder import open_model
 from soup_engine.export.progress import Report
@@ -82,7 +88,7 @@ def _convert_with_llama_cpp(
         with new_file(target) as part:
             report.stage(f"converting with {script.name}")
             command = [sys.executable, script, folder, "--outfile", part, "--outtype", quant]
-            run_program(command, report, lambda line: None)
+            run_program(command, report)
             if not part.is_file():
                 raise ExportToolError(f"{script} ended well and wrote no file.")
             types, _ = examine(part)

@@ -83,11 +83,11 @@ class Counting(Silent):
     def __init__(self) -> None:
         self.announced = self.done = (0, 0)
 
-    def total(self, tensors: int, bytes: int) -> None:
-        self.announced = (tensors, bytes)
+    def total(self, tensors: int, num_bytes: int, /) -> None:
+        self.announced = (tensors, num_bytes)
 
-    def advance(self, tensors: int, bytes: int) -> None:
-        self.done = (self.done[0] + tensors, self.done[1] + bytes)
+    def advance(self, tensors: int, num_bytes: int, /) -> None:
+        self.done = (self.done[0] + tensors, self.done[1] + num_bytes)
 
 
 def test_progress_ends_at_what_was_announced(
@@ -160,7 +160,7 @@ def test_equals_llama_cpps_converter(
 
     model = old_style(gguf_model(family), tmp_path / "model")
     converter = Path(ik_llama_cpp.__file__).parents[1] / "bin" / "convert_hf_to_gguf.py"
-    driver = ROOT / "tests/support/llama_cpp_converter.py"
+    driver = ROOT / "benchmarks/llama_cpp_converter.py"
     theirs = tmp_path / "theirs.gguf"
     command = [converter, PRE_TOKENIZERS[family], model, theirs, quant]
     subprocess.run(
