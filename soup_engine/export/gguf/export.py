@@ -87,8 +87,8 @@ def _convert_with_llama_cpp(
             folder = merged
         with new_file(target) as part:
             report.stage(f"converting with {script.name}")
-            command = [sys.executable, script, folder, "--outfile", part, "--outtype", quant]
-            run_program(command, report)
+            options: list[str | Path] = ["--outfile", part, "--outtype", quant]
+            run_program([sys.executable, script, folder, *options], report)
             if not part.is_file():
                 raise ExportToolError(f"{script} ended well and wrote no file.")
             types, _ = examine(part)

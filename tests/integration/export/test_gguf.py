@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from soup_engine.export.gguf import GgufRequest, export_gguf
 from soup_engine.export.progress import Cancelled, Silent
+from tests.support.llama_cpp import run_llama_cpp
 from tests.support.tokenizers import SAMPLES
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3")
@@ -181,43 +182,6 @@ def test_equals_llama_cpps_converter(
     for name, value in wanted.items():
         if not name.startswith("GGUF."):
             assert found[name] == value, name
-
-
-RUN = """
-import json, sys, urllib.request
-import xllamacpp
-params = xllamacpp.CommonParams()
-params.model.path, request = sys.argv[1], json.loads(sys.argv[2])
-params.n_ctx, params.n_parallel, params.warmup = 256, 1, False
-params.hostname, params.port, params.cpuparams.n_threads = "127.0.0.1", 0, 1
-if len(sys.argv) > 3:
-    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(sys.argv[3], 1.0)]
-server = xllamacpp.Server(params)
-def ask(path, body):
-    call = urllib.request.Request(server.listening_address + path, json.dumps(body).encode(),
-                                  {"Content-Type": "application/json"})
-    return json.load(urllib.request.urlopen(call))
-texts = [ask("/tokenize", {"content": text, "add_special": True, "parse_special": True})["tokens"]
-         for text in request["texts"]]
-done = ask("/completion", {"prompt": request["prompt"], "n_predict": request["tokens"],
-    "temperature": 0, "n_probs": 8, "ignore_eos": True})
-steps = [[[top["id"], top["logprob"]] for top in step["top_logprobs"]]
-         for step in done["completion_probabilities"]]
-print("ANSWER", json.dumps({"texts": texts, "steps": steps, "content": done["content"]}))
-"""
-"""Tokens of some texts, and the most likely tokens at each step of a greedy answer."""
-
-
-def run_llama_cpp(path: Path, request: dict[str, Any], *more: Path) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(path), json.dumps(request), *map(str, more)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = (line for line in done.stdout.splitlines() if line.startswith("ANSWER "))
-    return json.loads(next(lines).removeprefix("ANSWER "))
 
 
 PROMPT = [5, 60, 33, 200, 41, 7, 120, 9, 300, 77, 150, 8, 21, 99, 14, 250, 31, 3, 45, 18]
