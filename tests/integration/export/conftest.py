@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture
+def ik_llama_cpp() -> Path:
+    """Where ik-llama-cpp-python's files lie. It has wheels for one platform: elsewhere tests that
+    need it are skipped, there its absence is a failure."""
+    spec = importlib.util.find_spec("ik_llama_cpp")
+    if spec is not None and spec.origin is not None:
+        return Path(spec.origin).parents[1]
+    here = (platform.system(), platform.machine())
+    if here == ("Linux", "x86_64"):
+        pytest.fail("ik-llama-cpp-python is not installed: pip install -e '.[dev]'")
+    pytest.skip(f"ik-llama-cpp-python has no wheel for {' '.join(here)}")
 
 
 @pytest.fixture(scope="session")
