@@ -106,7 +106,7 @@ def test_special_tokens(tmp_path: Path) -> None:
 def test_tokens_without_a_row(tmp_path: Path) -> None:
     found = read(tmp_path, BYTE_LEVEL, size=6)
     assert found.left_out == ("<s>",) and len(found.tokens) == 6
-    with pytest.raises(ExportSourceError, match="'12' has id 3.*3 rows"):
+    with pytest.raises(ExportSourceError, match=r"'12' has id 3.*3 rows"):
         read(tmp_path, BYTE_LEVEL, size=3)
 
 
