@@ -71,14 +71,12 @@ class AdapterPlan(Plan):
         cold: loads from the disk a round, on the idle server and beside streams each.
         registered: adapters that the server knows when traffic goes over some of them.
         curve: over how many of them.
-        flood_rate: requests a second of each adapter but the flooding one.
         churn: seconds.
     """
 
     cold: int = 8
     registered: int = 1000
     curve: tuple[int, ...] = CURVE
-    flood_rate: float = 0.25
     churn: float = 600.0
 
 
@@ -108,8 +106,6 @@ def parser() -> argparse.ArgumentParser:
         help="a closed loop starts no request after so long; flood lasts so long (default: 30)",
         )  # fmt: skip
     add("--registered", type=positive, help="adapters of many (default: 1000)")
-    add("--flood-rate", type=float,
-        help="requests/s of each of the other adapters (default: 0.25)")  # fmt: skip
     add("--churn", type=float, metavar="SECONDS", help="how long churn lasts (default: 600)")
     add_common_options(made)
     return made
@@ -220,9 +216,7 @@ async def run_many(bench: Bench, starts: Sequence[Start]) -> Outcome:
 async def run_flood(bench: Bench, starts: Sequence[Start]) -> Outcome:
     adapters = bench.adapters(SLOTS)
     async with fleet(starts, bench.serving(adapters), bench.prompts, LOGS) as running:
-        measured = await measure_flood(
-            running, bench.plan, bench.prompts, tuple(adapters), bench.plan.flood_rate
-        )
+        measured = await measure_flood(running, bench.plan, bench.prompts, tuple(adapters))
     table, goals = flood_report(measured, bench.what)
     return bench.outcome("flood", table, goals, measured)
 

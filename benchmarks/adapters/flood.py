@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchmarks.adapters.throughput import measure_throughput
 from benchmarks.answers import RequestResult
 from benchmarks.errors import BenchmarkError
 from benchmarks.fleet import RunningServer, progress
@@ -16,6 +18,9 @@ from benchmarks.statistics import median, ratio_of_medians
 
 FACTOR = 10
 """Rate of the flooding adapter over that of every other one."""
+FLOODED = 1.2
+"""What is asked for with the flood, over what the server can answer: the flood is more than it can
+take, and all the others together are half of what it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +29,13 @@ class Flood:
 
     Attributes:
         factor: 1 without a flood.
+        rate: requests a second of each of the others.
         tokens_per_s: of all adapters together.
     """
 
     factor: int
     round: int
+    rate: float
     others: Latency
     flooding: Latency
     tokens_per_s: float
@@ -46,19 +53,29 @@ def arrivals_of(
     return sorted(arrivals)
 
 
+def flooded_rate(tokens_per_s: float, max_tokens: int, adapters: int) -> float:
+    """Requests a second of each of the others, for a server that answers so many tokens."""
+    return FLOODED * tokens_per_s / max_tokens / (adapters - 1 + FACTOR)
+
+
 async def measure_flood(
-    fleet: Fleet, plan: Plan, prompts: PromptMaker, names: Sequence[str], rate: float
+    fleet: Fleet, plan: Plan, prompts: PromptMaker, names: Sequence[str]
 ) -> list[Flood]:
-    """Without and with the flood, in turns; ``rate`` is in requests a second of one adapter."""
+    """Without and with the flood, in turns, at rates that suit what the server can answer."""
     (server,) = fleet.values()
     measured = []
     for round_ in range(plan.rounds):
+        capacity = await measure_throughput(
+            fleet, dataclasses.replace(plan, rounds=1), prompts, names, (len(names),), f"{round_}"
+        )
+        (cell,) = capacity.all
+        rate = flooded_rate(cell.summary.tokens_per_s, plan.max_tokens, len(names))
         for factor in (1, FACTOR)[:: 1 if round_ % 2 == 0 else -1]:
             with server.awake():
                 one = await _under_arrivals(server, plan, prompts, names, rate, factor, round_)
             measured.append(one)
             progress(
-                f"round {round_ + 1}/{plan.rounds}  one adapter at {factor} times {rate:g} "
+                f"round {round_ + 1}/{plan.rounds}  one adapter at {factor} times {rate:.2g} "
                 f"requests/s: TTFT of the others {latency_of(one.others)} over "
                 f"{one.others.samples}, its own {latency_of(one.flooding)}"
             )
@@ -95,6 +112,7 @@ async def _under_arrivals(
     return Flood(
         factor=factor,
         round=round_,
+        rate=rate,
         others=Latency.of(others),
         flooding=Latency.of(flooding),
         tokens_per_s=summary.tokens_per_s,
@@ -117,6 +135,7 @@ def flood_report(measured: Sequence[Flood], what: str) -> tuple[str, list[Goal]]
         rows.append(
             (
                 f"{factor} times the others'",
+                f"{median([one.rate for one in its]):.2f}",
                 *(
                     latency_of(
                         Latency(
@@ -131,7 +150,8 @@ def flood_report(measured: Sequence[Flood], what: str) -> tuple[str, list[Goal]]
             )
         )
     headers = (
-        "rate of one adapter", "TTFT of the others p50 / p95", "its own TTFT p50 / p95", "tokens/s",
+        "rate of one adapter", "requests/s of each other", "TTFT of the others p50 / p95",
+        "its own TTFT p50 / p95", "tokens/s",
     )  # fmt: skip
     goal = Goal.at_most(
         f"TTFT p95 of others beside one adapter at {FACTOR} times their rate ÷ without, {what}",

@@ -31,21 +31,29 @@ def spread(names: Sequence[str], count: int, key: str) -> list[str | None]:
 
 
 async def measure_throughput(
-    fleet: Fleet, plan: Plan, prompts: PromptMaker, names: Sequence[str], counts: Sequence[int]
+    fleet: Fleet,
+    plan: Plan,
+    prompts: PromptMaker,
+    names: Sequence[str],
+    counts: Sequence[int],
+    key: str = "adapters",
 ) -> Cells:
-    """Closed loops of ``STREAMS`` over the first of the names: ``counts`` of them, in turns."""
+    """Closed loops of ``STREAMS`` over the first of the names: ``counts`` of them, in turns.
+
+    Prompts of another ``key`` are others.
+    """
 
     async def measure(server: RunningServer, load: float, round_: int) -> LoadResult:
-        key = f"{plan.seed}/adapters/{round_}/{load:g}"
+        own_key = f"{plan.seed}/{key}/{round_}/{load:g}"
         requests = STREAMS * plan.requests_per_stream
         return await closed_loop(
             server.endpoint,
-            prompts.short_prompts(key, requests),
+            prompts.short_prompts(own_key, requests),
             streams=STREAMS,
             max_tokens=plan.max_tokens,
             count_tokens=prompts.count_tokens,
             max_seconds=plan.cell_seconds,
-            models=spread(names[: int(load)], requests, key),
+            models=spread(names[: int(load)], requests, own_key),
         )
 
     await _wear_each_once(fleet, prompts, names[:SLOTS])

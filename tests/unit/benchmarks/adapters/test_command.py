@@ -70,7 +70,7 @@ def test_throughput_of_each_shape_is_printed_and_written(
 def test_a_flood_is_measured_without_and_with(
     run: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("flood", "--cell-seconds", "0.5", "--flood-rate", "4") == 0
+    assert run("flood", "--cell-seconds", "0.5") == 0
     printed = capsys.readouterr().out
     assert "| 10 times the others' |" in printed
     assert "TTFT p95 of others beside one adapter at 10 times their rate" in printed

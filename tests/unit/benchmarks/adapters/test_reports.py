@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.adapters.activation import Activations, activation_report
 from benchmarks.adapters.cold import ColdStart, Span, cold_report, longest_gap
-from benchmarks.adapters.flood import Flood, arrivals_of, flood_report
+from benchmarks.adapters.flood import Flood, arrivals_of, flood_report, flooded_rate
 from benchmarks.adapters.throughput import curve_goals, spread, throughput_goals
 from benchmarks.load import Latency, LoadSummary
 from benchmarks.processes import Memory
@@ -115,14 +115,20 @@ def test_the_others_come_alike_whether_one_floods_or_not() -> None:
     assert counts["flooding"] == pytest.approx(10 * counts["one"], rel=0.25)
 
 
+def test_a_flood_is_more_than_the_server_can_take() -> None:
+    rate = flooded_rate(170.0, max_tokens=10, adapters=8)
+    assert rate == pytest.approx(1.2)
+    assert 8 * rate * 10 < 0.6 * 170 < 170 < 17 * rate * 10
+
+
 def test_the_others_wait_is_held_against_that_without_the_flood() -> None:
     measured = [
         Flood(
-            factor=factor, round=round_, others=Latency(0.1, p95, 10),
+            factor=factor, round=round_, rate=0.25, others=Latency(0.1, p95, 10),
             flooding=Latency(1.0, 2.0, 10), tokens_per_s=100.0,
         )
         for factor, round_, p95 in ((1, 0, 0.2), (10, 0, 0.3), (10, 1, 0.6), (1, 1, 0.2))
     ]  # fmt: skip
     table, (goal,) = flood_report(measured, "default, bfloat16")
-    assert "| 10 times the others' | 100 ms / 450 ms | 1.00 s / 2.00 s | 100 |" in table
+    assert "| 10 times the others' | 0.25 | 100 ms / 450 ms | 1.00 s / 2.00 s | 100 |" in table
     assert (goal.got, goal.reached) == ("2.25 (1.50 to 3.00)", False)
