@@ -15,6 +15,8 @@ params = xllamacpp.CommonParams()
 params.model.path, request = sys.argv[1], json.loads(sys.argv[2])
 params.n_ctx, params.n_parallel, params.warmup = 512, 1, False
 params.hostnames, params.port, params.cpuparams.n_threads = ["127.0.0.1"], 0, 1
+params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 if len(sys.argv) > 3:
     params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(sys.argv[3], 1.0)]
 server = xllamacpp.Server(params)
