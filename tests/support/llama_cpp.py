@@ -33,7 +33,7 @@ steps = []
 if "prompt" in request:
     done = ask("/completion", {"prompt": request["prompt"], "n_predict": request["tokens"],
                "temperature": 0, "n_probs": 8, "ignore_eos": True})
-    steps = [[[top["id"], top["logprob"]] for top in step["top_logprobs"]]
+    steps = [[[top["id"], top["logprob"]] for top in [step, *step["top_logprobs"]]]
              for step in done["completion_probabilities"]]
 print("ANSWER", json.dumps({"texts": texts, "steps": steps, "chats": chats}))
 """
@@ -49,7 +49,7 @@ def run_llama_cpp(path: Path, request: dict[str, Any], *lora: Path) -> Any:
 
     Returns:
         ``texts``, the ids of each; ``chats``, the answers; ``steps`` after the prompt, each the
-        most likely tokens with their log-probabilities, the chosen one first.
+        chosen token and the most likely ones with their log-probabilities.
     """
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(path), json.dumps(request), *map(str, lora)],
