@@ -250,8 +250,8 @@ class Gemma2(Family):
         if period == self.period:
             return []
         return [
-            f"One layer in {period} has no sliding window, which releases of llama.cpp before "
-            f"2026 take for one in {self.period}: use a later one."
+            f"One layer in {period} has no sliding window; older releases of llama.cpp take it for "
+            f"one in {self.period}, so use a recent one."
         ]
 
     def _period(self) -> int:
