@@ -15,6 +15,8 @@ params = xllamacpp.CommonParams()
 params.model.path, request = sys.argv[1], json.loads(sys.argv[2])
 params.n_ctx, params.n_parallel, params.warmup = 512, 1, False
 params.hostnames, params.port, params.cpuparams.n_threads = ["127.0.0.1"], 0, 1
+params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 if len(sys.argv) > 3:
     params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(sys.argv[3], 1.0)]
 server = xllamacpp.Server(params)
@@ -31,7 +33,7 @@ steps = []
 if "prompt" in request:
     done = ask("/completion", {"prompt": request["prompt"], "n_predict": request["tokens"],
                "temperature": 0, "n_probs": 8, "ignore_eos": True})
-    steps = [[[top["id"], top["logprob"]] for top in step["top_logprobs"]]
+    steps = [[[top["id"], top["logprob"]] for top in [step, *step["top_logprobs"]]]
              for step in done["completion_probabilities"]]
 print("ANSWER", json.dumps({"texts": texts, "steps": steps, "chats": chats}))
 """
@@ -47,7 +49,7 @@ def run_llama_cpp(path: Path, request: dict[str, Any], *lora: Path) -> Any:
 
     Returns:
         ``texts``, the ids of each; ``chats``, the answers; ``steps`` after the prompt, each the
-        most likely tokens with their log-probabilities, the chosen one first.
+        chosen token and the most likely ones with their log-probabilities.
     """
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(path), json.dumps(request), *map(str, lora)],

@@ -237,24 +237,40 @@ class Gemma2(Family):
         super().write_own(writer, vocab_size)
         self.write_caps(writer)
         writer.add_sliding_window(self.number("sliding_window"))
-        windows = self._windows()
-        if windows != [(layer + 1) % self.period != 0 for layer in range(self.layers)]:
-            writer.add_sliding_window_pattern(windows)
+        period = self._period()
+        if period != self.period:
+            writer.add_sliding_window_pattern(period)
 
     def write_caps(self, writer: GGUFWriter) -> None:
         writer.add_attn_logit_softcapping(self.real("attn_logit_softcapping"))
         writer.add_final_logit_softcapping(self.real("final_logit_softcapping"))
 
     def notes(self) -> list[str]:
-        return []
+        period = self._period()
+        if period == self.period:
+            return []
+        return [
+            f"One layer in {period} has no sliding window; older releases of llama.cpp take it for "
+            f"one in {self.period}, so use a recent one."
+        ]
 
-    def _windows(self) -> list[bool]:
-        """For each layer, whether it has the sliding window."""
+    def _period(self) -> int:
+        """One layer in so many has no window, the last of them.
+
+        Raises:
+            ExportUnsupportedError: the layers follow no such order.
+        """
         types = self.config.get("layer_types")
-        if types is not None:
-            return [kind == "sliding_attention" for kind in types]
-        period = self.config.get("sliding_window_pattern", self.period)
-        return [(layer + 1) % period != 0 for layer in range(self.layers)]
+        if types is None:
+            return self.number("sliding_window_pattern", self.period)
+        windows = [kind == "sliding_attention" for kind in types]
+        for period in (self.period, *range(1, self.layers + 2)):
+            if windows == [(layer + 1) % period != 0 for layer in range(self.layers)]:
+                return period
+        raise ExportUnsupportedError(
+            f"llama.cpp wants {self.title}'s layers without a sliding window at equal distances, "
+            f"and config.json's layer_types are {', '.join(map(str, types))}."
+        )
 
 
 class Gemma3(Gemma2):

@@ -47,7 +47,7 @@ def gguf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
             config.head_dim = 16
         if family == "gemma3":
             config.num_hidden_layers = 6
-            config.layer_types = ["sliding_attention"] * 5 + ["full_attention"]
+            config.layer_types = ["sliding_attention", "sliding_attention", "full_attention"] * 2
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
         with torch.no_grad():

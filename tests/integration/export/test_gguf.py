@@ -212,8 +212,7 @@ def test_llama_cpp_answers_as_transformers_does(
     for step in answer["steps"]:
         with torch.inference_mode():
             expected = model(input_ids=torch.tensor([tokens])).logits[0, -1].log_softmax(-1)
-        for token, logprob in step:
-            # llama.cpp keeps keys and values in float16.
-            assert abs(float(expected[token]) - logprob) < 2e-2
+        worst = max(abs(float(expected[token]) - logprob) for token, logprob in step)
+        assert worst < 5e-3, f"off by {worst:.4f} at token {len(tokens)}"
         tokens.append(step[0][0])
     assert len(set(tokens[len(prompt) :])) > 2

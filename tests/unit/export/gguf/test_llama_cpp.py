@@ -81,5 +81,5 @@ class Impatient(Silent):
 def test_cancelling_ends_the_program(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     with pytest.raises(Cancelled):
-        run_program([program(tmp_path / "p", f"sleep 5; touch {marker}")], Impatient())
+        run_program([program(tmp_path / "p", f"exec sleep 30; touch {marker}")], Impatient())
     assert not marker.exists()
