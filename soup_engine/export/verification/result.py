@@ -1,0 +1,72 @@
+"""Loads a result by what will run it: GGUF in llama.cpp, the rest as the format says."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from soup_engine.errors import ExportUnsupportedError
+from soup_engine.export.gguf import GgufRequest, export_gguf
+from soup_engine.export.progress import Report, Silent
+from soup_engine.export.request import ExportRequest
+from soup_engine.export.source import Source
+from soup_engine.export.verification.llama_cpp_scorer import LlamaCppScorer
+from soup_engine.export.verification.scorer import Scorer, TransformersScorer, load_model
+
+
+def open_result(
+    request: ExportRequest,
+    source: Source,
+    staged: Path,
+    workplace: Path,
+    max_tokens: int,
+    report: Report,
+) -> Scorer:
+    """The result, loaded.
+
+    Args:
+        max_tokens: longest text that it will be asked to score.
+
+    Raises:
+        ExportError: it cannot be loaded.
+    """
+    if request.format == "merge":
+        return TransformersScorer(load_model(staged), frozenset())
+    if request.format == "gguf":
+        if find_spec("xllamacpp") is not None:
+            return LlamaCppScorer(
+                staged, vocabulary=_vocabulary(source), max_tokens=max_tokens
+            )
+        report.note(
+            "Verified with weights turned back by transformers, not in llama.cpp: install "
+            "'soup-workbench[verify]' for that."
+        )
+        model = load_model(staged.parent, gguf_file=staged.name)
+        return TransformersScorer(model, frozenset())
+    assert request.format == "gguf-lora"
+    return _open_lora(source, staged, workplace, max_tokens, report)
+
+
+def _open_lora(
+    source: Source, staged: Path, workplace: Path, max_tokens: int, report: Report
+) -> Scorer:
+    """A LoRA adapter in GGUF, over its base in f32 GGUF, which is made for this."""
+    if find_spec("xllamacpp") is None:
+        raise ExportUnsupportedError(
+            "A LoRA adapter in GGUF is verified in llama.cpp: install 'soup-workbench[verify]', "
+            "or export with --no-verify."
+        )
+    report.stage("converting the base")
+    base = workplace / "base.gguf"
+    export_gguf(GgufRequest(model=source.model, output=base, quant="f32"), Silent())
+    return LlamaCppScorer(
+        base, vocabulary=_vocabulary(source), max_tokens=max_tokens, lora=staged
+    )
+
+
+def _vocabulary(source: Source) -> int:
+    config: Any = AutoConfig.from_pretrained(str(source.model))
+    return int(config.get_text_config().vocab_size)

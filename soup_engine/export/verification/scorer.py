@@ -1,0 +1,109 @@
+"""What verification asks of a model, and models that transformers loads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from soup_engine.errors import ExportError
+from soup_engine.export.source import Source
+from soup_engine.export.verification.measures import Floats, log_softmax
+
+
+class Scorer(Protocol):
+    """A loaded model.
+
+    Attributes:
+        runtime: what runs it, with its version.
+    """
+
+    runtime: str
+
+    def greedy(self, prompt: Sequence[int], max_tokens: int) -> tuple[list[int], float]:
+        """The most likely answer, without its end token, and the tokens a second it took."""
+
+    def logprobs(self, tokens: Sequence[int], first: int) -> Floats:
+        """Distributions that predict ``tokens[first:]``: [len(tokens) - first, vocabulary]."""
+
+    def close(self) -> None:
+        """Free its memory."""
+
+
+class TransformersScorer:
+    """A model run by transformers, one sequence at a time."""
+
+    def __init__(self, model: PreTrainedModel, eos: frozenset[int]) -> None:
+        self._model = model.eval()
+        self._eos = eos
+        self.runtime = f"transformers {_version('transformers')}"
+
+    @torch.inference_mode()
+    def greedy(self, prompt: Sequence[int], max_tokens: int) -> tuple[list[int], float]:
+        answer: list[int] = []
+        ids = torch.tensor([list(prompt)])  # [1, new tokens]
+        cache = None
+        began = 0.0
+        for step in range(max_tokens):
+            output = self._model(input_ids=ids, past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            token = int(output.logits[0, -1].argmax())
+            if step == 0:
+                began = time.perf_counter()  # the prompt is not counted
+            if token in self._eos:
+                break
+            answer.append(token)
+            ids = torch.tensor([[token]])
+        seconds = time.perf_counter() - began
+        return answer, max(0, len(answer) - 1) / seconds if seconds > 0 else 0.0
+
+    @torch.inference_mode()
+    def logprobs(self, tokens: Sequence[int], first: int) -> Floats:
+        logits = self._model(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits
+        rows: NDArray[np.float32] = logits[0, first - 1 : -1].float().numpy()
+        return log_softmax(rows)
+
+    def close(self) -> None:
+        del self._model
+
+
+def load_source(source: Source, eos: frozenset[int]) -> TransformersScorer:
+    """The source in fp32, an adapter by PEFT over its base."""
+    model = load_model(source.model)
+    if source.adapter is not None:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, str(source.adapter))
+    return TransformersScorer(model, eos)
+
+
+def load_model(folder: Path, **arguments: Any) -> PreTrainedModel:
+    """A model in fp32, so that only its weights differ from another's, not its arithmetic.
+
+    Raises:
+        ExportError: transformers does not load it.
+    """
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    arguments = {"dtype": torch.float32, **arguments}
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(folder), **arguments)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise ExportError(
+            f"{folder.name} cannot be verified, because transformers does not load it: {reason}"
+        ) from error
+    return model
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import version
+
+    return version(package)
