@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from soup_engine.errors import ExportError
-from soup_engine.export.gguf import GgufLoraRequest, GgufRequest, export_gguf, export_gguf_lora
+from soup_engine.export.gguf import GgufLoraRequest, GgufRequest
 from soup_engine.export.manifest import hash_files, package_versions, result_files
 from soup_engine.export.merge import MergeRequest, merge_adapter
 from soup_engine.export.progress import Report
@@ -89,6 +89,8 @@ def _merge(
 def _gguf(
     request: ExportRequest, source: Source, staged: Path, _workplace: Path, report: Report
 ) -> Mapping[str, Any]:
+    from soup_engine.export.gguf import export_gguf
+
     gguf = GgufRequest(
         model=source.model,
         adapter=source.adapter,
@@ -102,6 +104,8 @@ def _gguf(
 def _gguf_lora(
     request: ExportRequest, source: Source, staged: Path, _workplace: Path, report: Report
 ) -> Mapping[str, Any]:
+    from soup_engine.export.gguf import export_gguf_lora
+
     if source.adapter is None:
         raise ExportError(f"{source.model} is no adapter: gguf-lora exports adapters.")
     lora = GgufLoraRequest(

@@ -74,6 +74,7 @@ class ExportRequest:
         overwrite: an existing target is replaced, at the end and in one step.
         llama_cpp: folder of llama.cpp's programs; looked for if ``None``.
         calibration: JSONL file for types that learn from examples; a small set if ``None``.
+        make_environment: install what the format needs, where it cannot live beside this program.
         command: what the user typed, for the manifest.
 
     Raises:
@@ -92,6 +93,7 @@ class ExportRequest:
     overwrite: bool = False
     llama_cpp: Path | None = None
     calibration: Path | None = None
+    make_environment: bool = False
     command: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -11,6 +10,7 @@ import typer
 
 from soup_engine.errors import CannotRunError, ConfigError
 from soup_tui.cli.options import HelpOption, show_help_without_command
+from soup_tui.cli.table import aligned
 from soup_tui.config_sources import URL_VARIABLE
 from soup_tui.formatting import plain
 
@@ -64,7 +64,7 @@ def list_adapters(url: Url = DEFAULT_URL, admin_key: AdminKey = None) -> None:
         ("", "NAME", "STATUS", "REVISION", "RANK", "RUNNING", "REQUESTS", "TOKENS", "ALIASES"),
         *(_row(adapter) for adapter in answer["adapters"]),
     ]
-    print(_aligned(rows) if answer["adapters"] else "No adapters.")
+    print(aligned(rows) if answer["adapters"] else "No adapters.")
     for adapter in answer["adapters"]:
         if adapter["reason"]:
             print(plain(f"{adapter['name']}: {adapter['reason']}"))
@@ -145,15 +145,6 @@ def _row(adapter: dict[str, Any]) -> tuple[str, ...]:
     cells = ["-" if adapter[name] is None else str(adapter[name]) for name in names]
     star = "*" if adapter["active"] else ""
     return (star, *map(plain, cells), plain(", ".join(adapter["aliases"])))
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _ask(

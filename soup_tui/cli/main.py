@@ -13,7 +13,7 @@ import typer
 
 from soup_engine.errors import ConfigError, SoupError
 from soup_tui import __version__
-from soup_tui.cli import adapters, serve, tui
+from soup_tui.cli import adapters, deploy, export, llama, merge, quantize, serve, tui
 from soup_tui.cli.options import HelpOption, settings_command, show_help_without_command, spread
 from soup_tui.config_sources import DEBUG_VARIABLE
 
@@ -31,6 +31,10 @@ app = typer.Typer(
 for _name, _run in (("tui", tui.run), ("serve", serve.run)):
     app.command(_name)(settings_command(_name, _run))
 app.add_typer(adapters.app)
+for _command in (merge.merge, export.export, quantize.quantize):
+    app.command(add_help_option=False)(_command)
+app.add_typer(deploy.app)
+app.command(add_help_option=False, context_settings=llama.CONTEXT)(llama.llama)
 
 
 def _print_version(asked: bool) -> None:

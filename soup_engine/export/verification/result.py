@@ -9,7 +9,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from soup_engine.errors import ExportUnsupportedError
-from soup_engine.export.gguf import GgufRequest, export_gguf
+from soup_engine.export.gguf import GgufRequest
 from soup_engine.export.progress import Report, Silent
 from soup_engine.export.request import ExportRequest
 from soup_engine.export.source import Source
@@ -59,6 +59,8 @@ def _open_lora(
             "A LoRA adapter in GGUF is verified in llama.cpp: install 'soup-workbench[verify]', "
             "or export with --no-verify."
         )
+    from soup_engine.export.gguf import export_gguf
+
     report.stage("converting the base")
     base = workplace / "base.gguf"
     export_gguf(GgufRequest(model=source.model, output=base, quant="f32"), Silent())
