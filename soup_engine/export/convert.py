@@ -43,6 +43,7 @@ def convert(
     source = open_source(request.source, request.base)
     if request.format == "merge" and source.adapter is None:
         raise ExportError(f"{source.model} is no adapter: there is nothing to merge.")
+    _check_apart(request.target, source)
     if request.is_ternary:
         check_ternary(source, force=request.force, report=report)
     check_space(workplace, _needed_bytes(request, source))
@@ -66,6 +67,17 @@ def convert(
         "summary": _plain(summary, staged),
         "versions": package_versions(),
     }
+
+
+def _check_apart(target: Path, source: Source) -> None:
+    """Raises ExportError: to write the target would change what the user gave."""
+    real = target.resolve()
+    for folder in source.folders:
+        if folder.is_relative_to(real) or real.parent == folder:
+            raise ExportError(
+                f"The target {target} would change {folder}: give one outside of it.",
+                param="target",
+            )
 
 
 def _needed_bytes(request: ExportRequest, source: Source) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from soup_engine.export.request import ExportRequest
+from soup_engine.export.target import MANIFEST_IN_FOLDER
 
 VERSION = 1
 _CHUNK_BYTES = 1 << 22
@@ -32,13 +33,12 @@ _PACKAGES = (
     "gptqmodel",
     "llmcompressor",
 )
-_IN_FOLDER = "soup_manifest.json"
 
 
 def manifest_path(result: Path) -> Path:
     """Where the report on a result is: in a folder, or beside a file."""
     if result.is_dir():
-        return result / _IN_FOLDER
+        return result / MANIFEST_IN_FOLDER
     return result.with_name(f"{result.name}.manifest.json")
 
 
@@ -47,7 +47,7 @@ def result_files(result: Path) -> list[Path]:
     if not result.is_dir():
         return [result]
     found = (path for path in sorted(result.rglob("*")) if path.is_file())
-    return [path for path in found if path != result / _IN_FOLDER]
+    return [path for path in found if path != result / MANIFEST_IN_FOLDER]
 
 
 def hash_files(paths: Iterable[Path], on_bytes: Callable[[int], None]) -> dict[str, str]:

@@ -25,6 +25,9 @@ from soup_engine.errors import ExportConflictError, ExportError, InsufficientDis
 SPARE_BYTES = 64 * 1024 * 1024
 """Left free on the disk whatever is written."""
 
+MANIFEST_IN_FOLDER = "soup_manifest.json"
+"""The report on a result that is a folder, in that folder."""
+
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _WORKING_DIRECTORY = -100  # AT_FDCWD
 
@@ -59,12 +62,7 @@ class Target:
             ) from error
         try:
             self._recover()
-            if self._exists() and not overwrite:
-                raise ExportConflictError(
-                    f"{self.path} is there already: give another target, or allow it to be "
-                    "overwritten.",
-                    param="target",
-                )
+            self._check_replaceable(overwrite)
             self.workplace = self.path.with_name(
                 f".{self.path.name}.{secrets.token_hex(4)}.part"
             )
@@ -96,6 +94,23 @@ class Target:
 
     def _exists(self) -> bool:
         return os.path.lexists(self.path)
+
+    def _check_replaceable(self, overwrite: bool) -> None:
+        if not self._exists():
+            return
+        if not overwrite:
+            raise ExportConflictError(
+                f"{self.path} is there already: give another target, or allow it to be "
+                "overwritten.",
+                param="target",
+            )
+        made_here = (self.path / MANIFEST_IN_FOLDER).is_file()
+        if self.path.is_dir() and not made_here and any(self.path.iterdir()):
+            raise ExportConflictError(
+                f"{self.path} is a folder that no export made, so it is not overwritten: give "
+                "another target, or remove it.",
+                param="target",
+            )
 
     def _make_parent(self) -> None:
         try:

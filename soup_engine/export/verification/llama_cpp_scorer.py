@@ -1,9 +1,9 @@
 """A GGUF file run by llama.cpp itself, in this process, through xllamacpp.
 
 llama.cpp's server gives the log-probabilities of the most likely tokens at a position that it
-generates, before any sampling. Asked for as many as the vocabulary has, it gives all of them, so
-a text is scored by asking for one token after each of its prefixes; the prompt cache makes each
-a step of one token.
+generates, before any sampling. So a text is scored by asking for one token after each of its
+prefixes, which the prompt cache makes a step of one token each. 4,096 of them hold all but some
+millionths of the probability and take a tenth of the time that a whole vocabulary takes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ import httpx
 import numpy as np
 
 from soup_engine.errors import ExportError
-from soup_engine.export.verification.measures import Floats, log_softmax
+from soup_engine.export.verification.measures import Floats
 
-_FLOOR = -1e4
-"""Log-probability of tokens that are not listed, before normalising: there are none, unless
-llama.cpp's vocabulary is shorter than was thought."""
+LISTED = 4_096
 
 
 class LlamaCppScorer:
@@ -76,16 +74,16 @@ class LlamaCppScorer:
         return tokens, float(answer["timings"]["predicted_per_second"])
 
     def logprobs(self, tokens: Sequence[int], first: int) -> Floats:
-        rows = np.full((len(tokens) - first, self._vocabulary), _FLOOR, np.float32)
+        rows = np.full((len(tokens) - first, self._vocabulary), np.nan, np.float32)
         with _no_collections():
             for row, end in zip(rows, range(first, len(tokens)), strict=True):
-                answer = self._complete(tokens[:end], 1, listed=self._vocabulary)
+                answer = self._complete(tokens[:end], 1, listed=min(LISTED, self._vocabulary))
                 listed = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
                 ids = np.fromiter((item["id"] for item in listed), np.int64, len(listed))
                 values = np.fromiter((item["logprob"] for item in listed), np.float32, len(listed))
                 inside = ids < self._vocabulary
                 row[ids[inside]] = values[inside]
-        return log_softmax(rows)
+        return rows
 
     def tokenize(self, text: str) -> list[int]:
         """The text's tokens by the file's own tokenizer; special tokens in it are taken as such."""

@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
+RESOLUTION = 1e-5
+"""What runtimes' own sums of probabilities are off by, in float32; an event that is less likely
+counts as this likely."""
+
 
 @dataclass(slots=True)
 class Comparison:
@@ -41,7 +45,7 @@ class Comparison:
     def add_answer(self, source: Floats, result: Floats) -> None:
         """The source's own greedy answer: [answer tokens, vocabulary] log-probabilities."""
         source, result = on_shared_tokens(source, result)
-        same = source.argmax(-1) == result.argmax(-1)
+        same = source.argmax(-1) == np.nanargmax(result, -1)
         self.answers += 1
         self.answers_equal += bool(same.all())
         self.positions += same.size
@@ -53,7 +57,8 @@ class Comparison:
         source, result = on_shared_tokens(source, result)
         rows = np.arange(len(tokens))
         self.source_loss -= float(source[rows, tokens].sum(dtype=np.float64))
-        self.result_loss -= float(result[rows, tokens].sum(dtype=np.float64))
+        scored = np.nan_to_num(result[rows, tokens], nan=np.log(RESOLUTION))
+        self.result_loss -= float(scored.sum(dtype=np.float64))
         self.passage_tokens += len(tokens)
         self._add_kl(source, result)
 
@@ -81,12 +86,30 @@ def kl_divergence(source: Floats, result: Floats) -> NDArray[np.float64]:
     """KL(p‖q) = Σ p (ln p - ln q) of each position, in nats: [positions].
 
     Args:
-        source, result: log-probabilities [positions, vocabulary].
+        source: log-probabilities [positions, vocabulary].
+        result: the same; NaN where they are not known.
     """
-    p = source.astype(np.float64)
-    terms = np.exp(p) * (p - result)
+    p, q = np.exp(source, dtype=np.float64), result.astype(np.float64)
+    listed = ~np.isnan(q)
     # Tokens that the source never gives count for nothing, whatever the result thinks of them.
-    return np.asarray(np.where(np.isneginf(p), 0.0, terms).sum(-1).clip(min=0.0))
+    counted = listed & (p > 0)
+    with np.errstate(invalid="ignore"):
+        terms = np.where(counted, p * (source - q), 0.0).sum(-1)
+    if not listed.all():
+        terms += _unlisted(p, q, listed)
+    return np.asarray(terms.clip(min=0.0))
+
+
+def _unlisted(
+    p: NDArray[np.float64], q: NDArray[np.float64], listed: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """The term of all unlisted tokens as one event: [positions]."""
+    p_rest = np.where(listed, 0.0, p).sum(-1)
+    q_listed = np.where(listed, np.exp(q), 0.0).sum(-1)
+    q_rest = np.maximum(1.0 - q_listed, RESOLUTION)
+    # What the listed ones and the rest add up to, where that is not 1.
+    excess = np.log(q_listed + q_rest)
+    return np.asarray(p_rest * np.log(np.maximum(p_rest, 1e-300) / q_rest) + excess)
 
 
 def log_softmax(logits: Floats) -> Floats:
@@ -101,7 +124,10 @@ def on_shared_tokens(source: Floats, result: Floats) -> tuple[Floats, Floats]:
     shared = min(source.shape[-1], result.shape[-1])
     if source.shape[-1] == result.shape[-1]:
         return source, result
-    return log_softmax(source[:, :shared]), log_softmax(result[:, :shared])
+    result = result[:, :shared]
+    # A list of the most likely ones has no padding among them.
+    renormalised = result if np.isnan(result).any() else log_softmax(result)
+    return log_softmax(source[:, :shared]), renormalised
 
 
 def _perplexity(loss: float, tokens: int) -> float | None:

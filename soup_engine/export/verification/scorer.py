@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,7 +33,8 @@ class Scorer(Protocol):
         """The most likely answer, without its end token, and the tokens a second it took."""
 
     def logprobs(self, tokens: Sequence[int], first: int) -> Floats:
-        """Distributions that predict ``tokens[first:]``: [len(tokens) - first, vocabulary]."""
+        """Distributions that predict ``tokens[first:]``: [len(tokens) - first, vocabulary]
+        log-probabilities, NaN for those that the runtime does not tell."""
 
     def close(self) -> None:
         """Free its memory."""
@@ -43,7 +46,10 @@ class TransformersScorer:
     def __init__(self, model: PreTrainedModel, eos: frozenset[int]) -> None:
         self._model = model.eval()
         self._eos = eos
-        self.runtime = f"transformers {_version('transformers')}"
+        parameters = inspect.signature(model.forward).parameters
+        # By each release's own name.
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self.runtime = f"transformers {version('transformers')}"
 
     @torch.inference_mode()
     def greedy(self, prompt: Sequence[int], max_tokens: int) -> tuple[list[int], float]:
@@ -52,8 +58,8 @@ class TransformersScorer:
         cache = None
         began = 0.0
         for step in range(max_tokens):
-            output = self._model(input_ids=ids, past_key_values=cache, use_cache=True)
-            cache = output.past_key_values
+            output = self._model(input_ids=ids, use_cache=True, **{self._cache_argument: cache})
+            cache = output[self._cache_argument]
             token = int(output.logits[0, -1].argmax())
             if step == 0:
                 began = time.perf_counter()  # the prompt is not counted
@@ -80,7 +86,8 @@ def load_source(source: Source, eos: frozenset[int]) -> TransformersScorer:
     if source.adapter is not None:
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, str(source.adapter))
+        # It puts its layers into the model itself.
+        PeftModel.from_pretrained(model, str(source.adapter))
     return TransformersScorer(model, eos)
 
 
@@ -101,9 +108,3 @@ def load_model(folder: Path, **arguments: Any) -> PreTrainedModel:
             f"{folder.name} cannot be verified, because transformers does not load it: {reason}"
         ) from error
     return model
-
-
-def _version(package: str) -> str:
-    from importlib.metadata import version
-
-    return version(package)
