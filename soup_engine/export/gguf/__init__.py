@@ -1,5 +1,6 @@
 """Converts models and LoRA adapters to GGUF, the file format of llama.cpp."""
 
+from soup_engine.export.gguf.export import export_gguf
 from soup_engine.export.gguf.request import (
     K_QUANTS,
     PLAIN_TYPES,
@@ -18,4 +19,5 @@ __all__ = [
     "GgufRequest",
     "GgufSummary",
     "GgufType",
+    "export_gguf",
 ]
