@@ -36,8 +36,8 @@ beside it would hold the lock that long before the engine goes on."""
 
 
 class Runtime:
-    """A backend with its adapters and export jobs and, with a ``ServerConfig``, an HTTP server in a background
-    thread.
+    """A backend with its adapters and export jobs and, with a ``ServerConfig``, an HTTP server in
+    a background thread.
 
     Whatever ``start`` began is ended by ``stop``, also when ``start`` itself fails half-way.
     """

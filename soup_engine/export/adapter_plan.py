@@ -135,7 +135,9 @@ class _Planner:
         longer = [name for name in self._base if name.endswith(f".{parameter}")]
         if len(longer) == 1:
             return longer[0]
-        raise ExportSourceError(f"The base model has no tensor {parameter}, which the adapter needs.")
+        raise ExportSourceError(
+            f"The base model has no tensor {parameter}, which the adapter needs."
+        )
 
     def _origin(self, name: str) -> str:
         if name in self._base:

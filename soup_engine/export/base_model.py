@@ -24,7 +24,9 @@ def find_base(adapter: Path, base: Path | None) -> Path:
     except FileNotFoundError as error:
         raise ExportSourceError(f"{adapter} has no {CONFIG_FILE}.") from error
     if not isinstance(named, str) or not named:
-        raise ExportSourceError(f"{adapter / CONFIG_FILE} names no base model; give it with --base.")
+        raise ExportSourceError(
+            f"{adapter / CONFIG_FILE} names no base model; give it with --base."
+        )
     if Path(named).is_dir():
         return Path(named)
     cached = _in_hub_cache(named)

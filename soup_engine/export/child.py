@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,11 @@ _BY_CODE: Mapping[str, type[SoupError]] = {
         CannotRunError,
         ExportError,
         ExportSourceError,
-    ExportToolError,
-    ExportUnsupportedError,
+        ExportToolError,
+        ExportUnsupportedError,
         InsufficientDiskError,
         MissingPackageError,
-        )
+    )
 }
 
 
@@ -64,7 +65,9 @@ class ChildProcess:
         self, task: Mapping[str, Any], *, interpreter: Sequence[str] = (sys.executable,)
     ) -> None:
         self._killed = threading.Event()
-        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._log = tempfile.TemporaryFile(  # noqa: SIM115 - run() closes it
+            "w+", encoding="utf-8", errors="replace"
+        )
         self._process = subprocess.Popen(
             [*interpreter, *WORKER],
             stdin=subprocess.PIPE,
@@ -76,11 +79,9 @@ class ChildProcess:
             env=os.environ | {"PYTHONPATH": _package_path()},
         )
         assert self._process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # it died already, and run() says so
             self._process.stdin.write(json.dumps(task) + "\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died already, and run() says so
 
     @property
     def pid(self) -> int:
@@ -91,10 +92,8 @@ class ChildProcess:
         self._killed.set()
         if self._process.poll() is None:
             if hasattr(os, "killpg"):
-                try:
+                with suppress(ProcessLookupError):  # it ended in this moment
                     os.killpg(self._process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass  # it ended in this moment
             else:
                 self._process.kill()
 

@@ -34,7 +34,9 @@ MAX_QUEUED = 20
 class ExportJob:
     """A job of ``ExportJobs``, which holds the lock for all of its changes."""
 
-    def __init__(self, request: ExportRequest, target: Target, changed: threading.Condition) -> None:
+    def __init__(
+        self, request: ExportRequest, target: Target, changed: threading.Condition
+    ) -> None:
         self.request = request
         self.target = target
         self.run: ExportRun | None = None

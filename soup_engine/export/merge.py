@@ -138,9 +138,7 @@ def _new_tensor(source: MergedSource, name: str, dtype: WeightDtype | None) -> N
     return NewTensor(name, spec.stored if dtype is None else STORED[dtype], spec.shape)
 
 
-def _pieces(
-    source: MergedSource, tensors: Sequence[NewTensor], report: Report
-) -> Iterator[Array]:
+def _pieces(source: MergedSource, tensors: Sequence[NewTensor], report: Report) -> Iterator[Array]:
     for tensor in tensors:
         spec = source.tensors[tensor.name]
         for start, stop in row_chunks(spec):

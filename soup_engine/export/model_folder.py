@@ -136,7 +136,9 @@ class ModelFolder:
             with open_regular(path) as file:
                 header = read_header(file, path.stat().st_size)
         except FileNotFoundError as error:
-            raise ExportSourceError(f"{self.folder} lacks {name}, which its index names.") from error
+            raise ExportSourceError(
+                f"{self.folder} lacks {name}, which its index names."
+            ) from error
         except AdapterInvalidError as error:
             raise ExportSourceError(f"{path}: {error}") from error
         in_order = sorted(header.tensors.values(), key=lambda tensor: tensor.start)

@@ -28,9 +28,7 @@ class Pace:
     def total(self, tensors: int, num_bytes: int) -> ExportProgress:
         """The stage counts from nothing to this."""
         self._begin(
-            ExportProgress(
-                stage=self._progress.stage, tensors_total=tensors, bytes_total=num_bytes
-            )
+            ExportProgress(stage=self._progress.stage, tensors_total=tensors, bytes_total=num_bytes)
         )
         return self._progress
 

@@ -28,9 +28,7 @@ class NewTensor:
         return math.prod(self.shape) * NUMPY_TYPES[self.dtype].itemsize
 
 
-def write_safetensors(
-    path: Path, tensors: Sequence[NewTensor], pieces: Iterable[Array]
-) -> None:
+def write_safetensors(path: Path, tensors: Sequence[NewTensor], pieces: Iterable[Array]) -> None:
     """Write a file.
 
     Args:

@@ -63,9 +63,7 @@ class Target:
         try:
             self._recover()
             self._check_replaceable(overwrite)
-            self.workplace = self.path.with_name(
-                f".{self.path.name}.{secrets.token_hex(4)}.part"
-            )
+            self.workplace = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
             self.staged = self.workplace / self.path.name
             self.workplace.mkdir()
         except BaseException as error:

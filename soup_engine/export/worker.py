@@ -38,11 +38,11 @@ class PipeReport:
         self._begin()
         self._write({"event": "stage", "name": name})
 
-    def total(self, tensors: int, bytes: int) -> None:
+    def total(self, tensors: int, bytes: int) -> None:  # noqa: A002 - as in the protocol
         self._begin()
         self._write({"event": "total", "tensors": tensors, "bytes": bytes})
 
-    def advance(self, tensors: int, bytes: int) -> None:
+    def advance(self, tensors: int, bytes: int) -> None:  # noqa: A002 - as in the protocol
         self._tensors += tensors
         self._bytes += bytes
         if time.monotonic() - self._last >= REPORT_PERIOD_S:

@@ -18,9 +18,7 @@ def merge(
     adapter: Annotated[
         Path, typer.Option("--adapter", "-a", metavar="PATH", help="Folder of the LoRA adapter.")
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to make.")
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to make.")],
     base: Base = None,
     dtype: Annotated[
         str | None,

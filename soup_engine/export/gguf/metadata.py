@@ -12,9 +12,7 @@ from soup_engine.export.gguf.vocabulary import Vocabulary
 from soup_engine.export.progress import Report
 
 
-def write_general(
-    writer: GGUFWriter, model: Path, adapter: Path | None, report: Report
-) -> None:
+def write_general(writer: GGUFWriter, model: Path, adapter: Path | None, report: Report) -> None:
     """Name, authors, licence and sampling defaults from the model's card and files.
 
     Call it when the writer knows all tensors: it counts parameters.
@@ -35,9 +33,7 @@ def write_general(
     metadata.set_gguf_meta_model(writer)
 
 
-def write_tokenizer(
-    writer: GGUFWriter, vocabulary: Vocabulary, chat_template: str | None
-) -> None:
+def write_tokenizer(writer: GGUFWriter, vocabulary: Vocabulary, chat_template: str | None) -> None:
     """Everything under ``tokenizer.``."""
     writer.add_tokenizer_model(vocabulary.model)
     writer.add_tokenizer_pre(vocabulary.pre)

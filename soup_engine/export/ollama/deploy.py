@@ -81,7 +81,9 @@ def plan(deployment: Deployment) -> tuple[Modelfile, str, tuple[str, ...]]:
     if deployment.template == AUTO:
         found = None if own is None else match_template(own)
         if found is None:
-            why = "carries no chat template" if own is None else "has a chat template of its own kind"
+            why = (
+                "carries no chat template" if own is None else "has a chat template of its own kind"
+            )
             raise ExportError(
                 f"{path.name} {why}: choose one of {', '.join(FORMATS)} by --template.",
                 param="template",

@@ -60,7 +60,9 @@ def quoted(text: str, what: str) -> str:
         ExportError: it holds three double quotes in a row, or characters that a Modelfile loses.
     """
     if QUOTES in text:
-        _refuse(what, 'has three double quotes in a row, which a Modelfile cannot hold: use "" or \'')
+        _refuse(
+            what, 'has three double quotes in a row, which a Modelfile cannot hold: use "" or \''
+        )
     if not all(character.isprintable() or character in "\n\t" for character in text):
         _refuse(what, "has control or invisible characters, which a Modelfile cannot hold")
     if text.endswith('"'):
@@ -99,7 +101,7 @@ def _path(path: str) -> str:
     if path.endswith('"') or QUOTES in path:
         _refuse("The path", "has double quotes where a Modelfile cannot hold them: rename it")
     # Quotes keep spaces at the end. Without need there are none, so that older readers cope.
-    return path if path == path.strip() and not path.startswith('"') else f'{QUOTES}{path}{QUOTES}'
+    return path if path == path.strip() and not path.startswith('"') else f"{QUOTES}{path}{QUOTES}"
 
 
 def _refuse(what: str, why: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The chat template that a GGUF file carries, compared with the formats that Ollama can be given."""
+"""The chat template that a GGUF file carries, compared with the formats for Ollama."""
 
 from __future__ import annotations
 

@@ -77,13 +77,20 @@ class LlamaCppScorer:
         rows = np.full((len(tokens) - first, self._vocabulary), np.nan, np.float32)
         with _no_collections():
             for row, end in zip(rows, range(first, len(tokens)), strict=True):
-                answer = self._complete(tokens[:end], 1, listed=min(LISTED, self._vocabulary))
-                listed = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-                ids = np.fromiter((item["id"] for item in listed), np.int64, len(listed))
-                values = np.fromiter((item["logprob"] for item in listed), np.float32, len(listed))
-                inside = ids < self._vocabulary
-                row[ids[inside]] = values[inside]
+                self._fill(row, tokens[:end], min(LISTED, self._vocabulary))
+                if np.isnan(row[tokens[end]]):
+                    # The text's own token is wanted however unlikely it is.
+                    self._fill(row, tokens[:end], self._vocabulary)
         return rows
+
+    def _fill(self, row: Floats, prefix: Sequence[int], listed: int) -> None:
+        """Set the log-probabilities of the ``listed`` most likely tokens after a text."""
+        answer = self._complete(prefix, 1, listed=listed)
+        items = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+        ids = np.fromiter((item["id"] for item in items), np.int64, len(items))
+        values = np.fromiter((item["logprob"] for item in items), np.float32, len(items))
+        inside = ids < self._vocabulary
+        row[ids[inside]] = values[inside]
 
     def tokenize(self, text: str) -> list[int]:
         """The text's tokens by the file's own tokenizer; special tokens in it are taken as such."""

@@ -37,9 +37,7 @@ def open_result(
         return TransformersScorer(load_model(staged), frozenset())
     if request.format == "gguf":
         if find_spec("xllamacpp") is not None:
-            return LlamaCppScorer(
-                staged, vocabulary=_vocabulary(source), max_tokens=max_tokens
-            )
+            return LlamaCppScorer(staged, vocabulary=_vocabulary(source), max_tokens=max_tokens)
         report.note(
             "Verified with weights turned back by transformers, not in llama.cpp: install "
             "'soup-workbench[verify]' for that."
@@ -64,9 +62,7 @@ def _open_lora(
     report.stage("converting the base")
     base = workplace / "base.gguf"
     export_gguf(GgufRequest(model=source.model, output=base, quant="f32"), Silent())
-    return LlamaCppScorer(
-        base, vocabulary=_vocabulary(source), max_tokens=max_tokens, lora=staged
-    )
+    return LlamaCppScorer(base, vocabulary=_vocabulary(source), max_tokens=max_tokens, lora=staged)
 
 
 def _vocabulary(source: Source) -> int:

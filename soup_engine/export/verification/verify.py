@@ -48,9 +48,7 @@ class _Text:
     passage: bool
 
 
-def verify(
-    request: ExportRequest, staged: Path, workplace: Path, report: Report
-) -> dict[str, Any]:
+def verify(request: ExportRequest, staged: Path, workplace: Path, report: Report) -> dict[str, Any]:
     """Figures of the comparison: those of ``Comparison``, ``bytes``, ``tokens_per_s`` and
     ``source_tokens_per_s``, ``runtime``, and ``tokenizer_differences`` where it was compared.
 

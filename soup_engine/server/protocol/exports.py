@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from soup_engine.export.verification.prompts import MAX_PROMPTS, Prompt, parse_prompt
 from soup_engine.errors import ExportError
+from soup_engine.export.verification.prompts import MAX_PROMPTS, Prompt, parse_prompt
 from soup_engine.server.protocol.fields import Float, RequestBody
 
 
