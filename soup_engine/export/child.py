@@ -21,10 +21,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -61,15 +60,13 @@ _BY_CODE: Mapping[str, type[SoupError]] = {
 class ChildProcess:
     """A worker process, from ``__init__`` until ``run`` returns."""
 
-    def __init__(
-        self, task: Mapping[str, Any], *, interpreter: Sequence[str] = (sys.executable,)
-    ) -> None:
+    def __init__(self, task: Mapping[str, Any], python: Path) -> None:
         self._killed = threading.Event()
         self._log = tempfile.TemporaryFile(  # noqa: SIM115 - run() closes it
             "w+", encoding="utf-8", errors="replace"
         )
         self._process = subprocess.Popen(
-            [*interpreter, *WORKER],
+            [python, *WORKER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

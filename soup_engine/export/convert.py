@@ -129,10 +129,39 @@ def _gguf_lora(
     return _as_fields(export_gguf_lora(lora, report))
 
 
+def _onnx(
+    request: ExportRequest, source: Source, staged: Path, workplace: Path, report: Report
+) -> Mapping[str, Any]:
+    from soup_engine.export.onnx import export_onnx
+
+    return export_onnx(request, source, staged, workplace, report)
+
+
+def _gptq(
+    request: ExportRequest, source: Source, staged: Path, workplace: Path, report: Report
+) -> Mapping[str, Any]:
+    from soup_engine.export.gptq import export_gptq
+
+    return export_gptq(request, source, staged, workplace, report)
+
+
+def _tensorrt(
+    request: ExportRequest, source: Source, staged: Path, workplace: Path, report: Report
+) -> Mapping[str, Any]:
+    from soup_engine.export.tensorrt import export_tensorrt
+
+    return export_tensorrt(request, source, staged, workplace, report)
+
+
+# Each imports its converter when it is called: none has need of the others' libraries.
 _CONVERTERS: Mapping[ExportFormat, Converter] = {
     "merge": _merge,
     "gguf": _gguf,
     "gguf-lora": _gguf_lora,
+    "onnx": _onnx,
+    "gptq": _gptq,
+    "awq": _gptq,
+    "tensorrt": _tensorrt,
 }
 
 

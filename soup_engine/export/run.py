@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 
 from soup_engine.errors import ExportUnverifiedError, SoupError
 from soup_engine.export.child import ChildProcess
+from soup_engine.export.environments import NEEDS, interpreter_for
 from soup_engine.export.manifest import build_manifest, manifest_path, manifest_text
 from soup_engine.export.progress import Cancelled
 from soup_engine.export.rate import Pace
@@ -77,13 +79,16 @@ class ExportRun:
 
     def _carry_out(self) -> dict[str, Any]:
         began = time.monotonic()
-        converted = self._run_task("convert", "starting")
+        if self._request.make_environment and self._request.format in NEEDS:
+            self._run_task("environment", "making an environment", Path(sys.executable))
+        python = interpreter_for(self._request.format)
+        converted = self._run_task("convert", "starting", python)
         self._listener.update({"summary": converted["summary"]})
         figures: dict[str, Any] | None = None
         failure: str | None = None
         if self._request.verify:
             self._listener.update({"state": JobState.VERIFYING})
-            figures = self._run_task("verify", "verifying")
+            figures = self._run_task("verify", "verifying", python)
             failure = judge(figures, self._request.kl_floor)
             figures = {
                 **figures,
@@ -128,8 +133,8 @@ class ExportRun:
         sentence = f"{failure} The result was kept as {result}."
         return {**_failed(sentence, ExportUnverifiedError.code), **fields}
 
-    def _run_task(self, task: str, stage: str) -> dict[str, Any]:
-        """What the worker answers.
+    def _run_task(self, task: str, stage: str, python: Path) -> dict[str, Any]:
+        """What a worker answers.
 
         Raises:
             Cancelled, SoupError: as ``ChildProcess.run``.
@@ -144,7 +149,8 @@ class ExportRun:
                     "request": self._request.to_json(),
                     "staged": str(self._target.staged),
                     "workplace": str(self._target.workplace),
-                }
+                },
+                python,
             )
             self._child.process = process
         return process.run(self._on_event)

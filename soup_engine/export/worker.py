@@ -101,6 +101,11 @@ def _carry_out(task: Mapping[str, Any], report: PipeReport) -> dict[str, Any]:
         from soup_engine.export.convert import convert
 
         return convert(request, staged, workplace, report)
+    if task["task"] == "environment":
+        from soup_engine.export.environments import make_environment
+
+        make_environment(request.format, report)
+        return {}
     from soup_engine.export.verification.verify import verify
 
     return verify(request, staged, workplace, report)

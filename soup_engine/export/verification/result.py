@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedModel
 
 from soup_engine.errors import ExportUnsupportedError
 from soup_engine.export.gguf import GgufRequest
@@ -44,8 +44,26 @@ def open_result(
         )
         model = load_model(staged.parent, gguf_file=staged.name)
         return TransformersScorer(model, frozenset())
+    if request.format == "onnx":
+        from soup_engine.export.verification.onnx_scorer import OnnxScorer
+
+        return OnnxScorer(staged)
+    if request.format in ("gptq", "awq"):
+        return TransformersScorer(_load_quantised(request, staged), frozenset())
     assert request.format == "gguf-lora"
     return _open_lora(source, staged, workplace, max_tokens, report)
+
+
+def _load_quantised(request: ExportRequest, staged: Path) -> PreTrainedModel:
+    """By gptqmodel's plain torch kernels: others are compiled first."""
+    from transformers import AwqConfig, GPTQConfig
+
+    bits = int(request.weights.removeprefix("int"))
+    if request.format == "gptq":
+        config: Any = GPTQConfig(bits=bits, backend="gptq_torch")
+    else:
+        config = AwqConfig(bits=bits, backend="torch_awq")
+    return load_model(staged, quantization_config=config)
 
 
 def _open_lora(

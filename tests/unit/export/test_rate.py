@@ -18,7 +18,11 @@ def test_rate_and_time_left_follow_the_last_seconds() -> None:
     pace = Pace(clock)
     assert pace.stage("writing").stage == "writing"
     progress = pace.total(10, 1_000)
-    assert (progress.bytes_total, progress.bytes_per_s, progress.seconds_left) == (1_000, None, None)
+    assert (progress.bytes_total, progress.bytes_per_s, progress.seconds_left) == (
+        1_000,
+        None,
+        None,
+    )
     clock.now += 1
     progress = pace.reached(1, 100)
     assert (progress.bytes_per_s, progress.seconds_left) == (100, 9)

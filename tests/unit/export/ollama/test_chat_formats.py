@@ -15,6 +15,7 @@ CHATS: tuple[Chat, ...] = (
     (("system", "Be brief."), ("user", "One"), ("assistant", "Two"), ("user", "Three")),
 )
 
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("chat", CHATS)
 def test_the_go_template_renders_what_the_format_says(name: str, chat: Chat) -> None:
@@ -36,9 +37,7 @@ def test_the_go_template_renders_what_the_format_says(name: str, chat: Chat) -> 
         ("{{ 1 + 'x' }}", None, None),
     ],
 )
-def test_the_own_template_is_recognised(
-    source: str, name: str | None, default: str | None
-) -> None:
+def test_the_own_template_is_recognised(source: str, name: str | None, default: str | None) -> None:
     own = OwnTemplate(source, bos="<s>", eos="</s>")
     found = match_template(own)
     assert (None if found is None else found.format.name) == name
