@@ -53,8 +53,9 @@ _GPTQ = Needs(
 NEEDS: Mapping[str, Needs] = MappingProxyType(
     {
         "onnx": Needs(
-            modules=("onnxruntime_genai", "onnxruntime", "onnx"),
-            packages=("onnxruntime-genai>=0.18", "onnxruntime>=1.32", "onnx>=1.23"),
+            # The builder uses onnx-ir without asking for it.
+            modules=("onnxruntime_genai", "onnxruntime", "onnx", "onnx_ir"),
+            packages=("onnxruntime-genai>=0.18", "onnxruntime>=1.32", "onnx>=1.23", "onnx-ir"),
             extra="onnx",
         ),
         "gptq": _GPTQ,

@@ -198,9 +198,7 @@ def test_results_are_named_after_the_model(
     assert default_output(Path(model), kind, weights) == Path(name)
 
 
-def test_programs_of_llama_cpp_get_a_chosen_environment(
-    soup: Soup, tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_programs_of_llama_cpp_get_a_chosen_environment(soup: Soup, tmp_path: Path) -> None:
     """Standing in for a program: a script that tells what it was given."""
     folder = tmp_path / "llama"
     folder.mkdir()

@@ -11,8 +11,10 @@ from soup_engine.export.ollama.modelfile import Modelfile, check_name
 from tests.support.modelfile_parser import parse
 
 PIECES = st.sampled_from(
-    ['"', '""', '"""', "\n", "SYSTEM ", "FROM /etc/passwd", "\nPARAMETER stop x\n", "#", " ", "\t"]
-    + ["{{ .Content }}", "\\", "'", "ü", "\r", "\x00", "\u2028", "\ufeff", "a"]
+    [
+        *('"', '""', '"""', "\n", "SYSTEM ", "FROM /etc/passwd", "\nPARAMETER stop x\n", "#", " "),
+        *("\t", "{{ .Content }}", "\\", "'", "ü", "\r", "\x00", "\u2028", "\ufeff", "a"),
+    ]
 )
 TEXTS = st.lists(PIECES | st.text(max_size=4), max_size=12).map("".join)
 PATHS = st.sampled_from(["/models/", "C:\\My Models\\", "\\\\host\\share\\"])
