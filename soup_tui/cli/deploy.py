@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 
 TEMPLATES = ("auto", "chatml", "llama", "mistral", "vicuna", "zephyr")
 
+Template = Annotated[
+    str,
+    typer.Option(
+        "--template",
+        metavar="NAME",
+        help=f"{', '.join(TEMPLATES)}; auto finds the one that writes what the model's own"
+        " chat template writes.",
+    ),
+]
+
 app = typer.Typer(
     name="deploy",
     help="Make a model of an exported file in another program.",
@@ -48,15 +58,7 @@ def ollama(
             help="System prompt. [default: the one that the model's chat template adds]",
         ),
     ] = None,
-    template: Annotated[
-        str,
-        typer.Option(
-            "--template",
-            metavar="NAME",
-            help=f"{', '.join(TEMPLATES)}; auto finds the one that writes what the model's own"
-            " chat template writes.",
-        ),
-    ] = "auto",
+    template: Template = "auto",
     parameter: Annotated[
         list[str] | None,
         typer.Option("--parameter", "-p", metavar="K=V", help="A parameter; may be repeated."),

@@ -3,80 +3,50 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from soup_engine.errors import ConfigError
-from soup_tui.cli.export_options import AsJson, Base, MaxKL, Overwrite, Verify, VerifyPrompts
+from soup_tui.cli.export_options import (
+    FORMATS,
+    AsJson,
+    Base,
+    Calibration,
+    DeployName,
+    DeployTo,
+    Force,
+    Format,
+    LlamaCpp,
+    MakeEnvironment,
+    MaxKL,
+    Model,
+    Output,
+    Overwrite,
+    Quant,
+    Verify,
+    VerifyPrompts,
+)
 from soup_tui.cli.options import HelpOption
 
-FORMATS = ("gguf", "gguf-lora", "onnx", "gptq", "awq", "bitnet", "tq1_0", "tensorrt")
 _TERNARY = {"bitnet": "tq2_0", "tq1_0": "tq1_0"}
 """Formats that are a type of GGUF."""
 _SUFFIX = {"gguf": ".gguf", "gguf-lora": ".lora.gguf"}
 
 
 def export(
-    model: Annotated[
-        Path,
-        typer.Option("--model", "-m", metavar="PATH", help="Folder of a model or a LoRA adapter."),
-    ],
-    format_: Annotated[
-        str, typer.Option("--format", "-f", metavar="FORMAT", help=f"{', '.join(FORMATS)}.")
-    ] = "gguf",
-    quant: Annotated[
-        str | None,
-        typer.Option(
-            "--quant",
-            "-q",
-            metavar="TYPE",
-            help="How weights are held, such as q4_k_m. [default: f16 for gguf]",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="File or folder to make. [default: named after the model, here]",
-        ),
-    ] = None,
+    model: Model,
+    format_: Format = "gguf",
+    quant: Quant = None,
+    output: Output = None,
     base: Base = None,
-    llama_cpp: Annotated[
-        Path | None,
-        typer.Option("--llama-cpp", metavar="DIR", help="Where llama.cpp's programs are."),
-    ] = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            "--calibration-data",
-            metavar="FILE",
-            help="JSONL of prompts or chats for gptq and awq. [default: a small set]",
-        ),
-    ] = None,
-    make_environment: Annotated[
-        bool,
-        typer.Option(
-            "--make-environment",
-            help="Install what the format needs into an environment of its own, once.",
-        ),
-    ] = False,
-    deploy: Annotated[
-        str | None,
-        typer.Option("--deploy", metavar="ollama", help="Make a model of it there afterwards."),
-    ] = None,
-    deploy_name: Annotated[
-        str | None, typer.Option("--deploy-name", metavar="NAME", help="What it is called there.")
-    ] = None,
+    llama_cpp: LlamaCpp = None,
+    calibration: Calibration = None,
+    make_environment: MakeEnvironment = False,
+    deploy: DeployTo = None,
+    deploy_name: DeployName = None,
     verify: Verify = True,
     verify_prompts: VerifyPrompts = None,
     max_kl: MaxKL = None,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Allow types that the model was not trained for."),
-    ] = False,
+    force: Force = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     _help: HelpOption = False,

@@ -35,7 +35,7 @@ def llama(
     """
     if program not in PROGRAMS:
         raise ConfigError(f"The program is one of {', '.join(PROGRAMS)}, not {program!r}.")
-    from soup_engine.export.llama_cpp import find_program
+    from soup_engine.export.gguf.llama_cpp import find_program
 
     path = str(find_program(f"llama-{program}"))
     environment = passed_environment(os.environ)
