@@ -21,8 +21,8 @@ from soup_tui.config_sources import DEBUG_VARIABLE
 app = typer.Typer(
     name="soup",
     help="A terminal workbench for serving fine-tuned language models.",
-    epilog="Every option of a command can stand in a TOML file (--config) or in a SOUP_… variable"
-    " of the environment. SOUP_DEBUG=1 shows the traceback of an error.",
+    epilog="Every option of tui and serve can stand in a TOML file (--config) or in a SOUP_…"
+    " variable of the environment. SOUP_DEBUG=1 shows the traceback of an error.",
     rich_markup_mode=None,
     add_completion=False,
     add_help_option=False,  # see HelpOption
