@@ -16,8 +16,14 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from soup_engine.errors import ExportError
+from soup_engine.export.progress import Report
 from soup_engine.export.source import Source
 from soup_engine.export.verification.measures import Floats, log_softmax
+from soup_engine.model.device import available_memory
+
+
+MEMORY_SHARE = 0.8
+"""Of what is free, so much may be taken by weights."""
 
 
 class Scorer(Protocol):
@@ -80,9 +86,14 @@ class TransformersScorer:
         del self._model
 
 
-def load_source(source: Source, eos: frozenset[int]) -> TransformersScorer:
-    """The source in fp32, an adapter by PEFT over its base."""
-    model = load_model(source.model)
+def load_source(source: Source, eos: frozenset[int], report: Report) -> TransformersScorer:
+    """The source in fp32, or as it is stored where that does not fit into the memory; an adapter
+    by PEFT over its base."""
+    dtype: torch.dtype | str = torch.float32
+    if 4 * source.parameters() > MEMORY_SHARE * available_memory(torch.device("cpu")):
+        dtype = "auto"
+        report.note("The source does not fit into the memory in fp32: it answers as it is stored.")
+    model = load_model(source.model, dtype=dtype)
     if source.adapter is not None:
         from peft import PeftModel
 

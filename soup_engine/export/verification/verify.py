@@ -59,7 +59,7 @@ def verify(request: ExportRequest, staged: Path, workplace: Path, report: Report
     prompts = [*fixed_prompts(), *request.prompts]
     report.stage("loading the source")
     tokenizer = AutoTokenizer.from_pretrained(str(_tokenizer_folder(source)))
-    model = load_source(source, _end_tokens(source.model, tokenizer))
+    model = load_source(source, _end_tokens(source.model, tokenizer), report)
     report.stage("answers of the source")
     report.total(len(prompts), 0)
     texts: list[_Text] = []
