@@ -1,6 +1,7 @@
 """Converts models and LoRA adapters to GGUF, the file format of llama.cpp."""
 
 from soup_engine.export.gguf.export import export_gguf
+from soup_engine.export.gguf.lora import export_gguf_lora
 from soup_engine.export.gguf.request import (
     K_QUANTS,
     PLAIN_TYPES,
@@ -20,4 +21,5 @@ __all__ = [
     "GgufSummary",
     "GgufType",
     "export_gguf",
+    "export_gguf_lora",
 ]

@@ -12,7 +12,7 @@ from soup_engine.export.gguf.convert import convert_family
 from soup_engine.export.gguf.families import FAMILIES, architecture_of, find_family
 from soup_engine.export.gguf.k_quants import examine, intermediate_type, quantise
 from soup_engine.export.gguf.llama_cpp import find_converter, find_quantiser, run_program
-from soup_engine.export.gguf.request import PLAIN_TYPES, GgufRequest, GgufSummary, PlainType
+from soup_engine.export.gguf.request import K_QUANTS, PLAIN_TYPES, GgufRequest, GgufSummary, PlainType
 from soup_engine.export.merge import MergeRequest, merge_adapter
 from soup_engine.export.model_folder import open_model
 from soup_engine.export.progress import Report
@@ -44,8 +44,14 @@ def export_gguf(request: GgufRequest, report: Report) -> GgufSummary:
     for plain in PLAIN_TYPES:
         if plain == request.quant:
             return make(plain, request.output)
-    program = find_quantiser(request.llama_cpp)
-    return quantise(request, program, lambda target: make(exact, target), report)
+    for k_quant in K_QUANTS:
+        if k_quant == request.quant:
+            program = find_quantiser(request.llama_cpp)
+            return quantise(request, k_quant, program, lambda target: make(exact, target), report)
+    raise ExportUnsupportedError(
+        f"{request.quant!r} is no type of GGUF file; known are "
+        f"{', '.join((*PLAIN_TYPES, *K_QUANTS))}."
+    )
 
 
 def _convert_with_llama_cpp(

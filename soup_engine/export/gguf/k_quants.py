@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,12 +14,30 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader
 from soup_engine.errors import ExportToolError
 from soup_engine.export.atomic_output import new_file
 from soup_engine.export.gguf.llama_cpp import run_program
-from soup_engine.export.gguf.request import GgufRequest, GgufSummary, PlainType
+from soup_engine.export.gguf.quantisation import VOCABULARY
+from soup_engine.export.gguf.request import GgufRequest, GgufSummary, KQuant, PlainType
 from soup_engine.export.model_folder import ModelFolder
 from soup_engine.export.progress import Report
 
 SUPER_BLOCK = 256
 """Rows of K-quants are cut into blocks of so many values."""
+
+FALLBACKS: Mapping[KQuant, str] = MappingProxyType(
+    {
+        "q2_k": "iq4_nl",
+        "q3_k_m": "iq4_nl",
+        "iq4_xs": "iq4_nl",
+        "q4_k_m": "q5_0",
+        "q5_k_m": "q5_1",
+        "q6_k": "q8_0",
+    }
+)
+"""What llama.cpp takes for matrices whose rows do not fit. ik_llama.cpp, a fork of it, would take
+types of its own, and is told to take these."""
+VOCABULARY_FALLBACK = "q8_0"
+RULES_OPTION = "--custom-q"
+"""Option of the fork: types by regular expressions over the tensors' names."""
+HELP_S = 20.0
 
 _PROGRESS = re.compile(r"^\[\s*(\d+)/\s*(\d+)\]")
 
@@ -33,6 +52,7 @@ def intermediate_type(model: ModelFolder) -> PlainType:
 
 def quantise(
     request: GgufRequest,
+    quant: KQuant,
     program: Path,
     make_intermediate: Callable[[Path], GgufSummary],
     report: Report,
@@ -53,7 +73,8 @@ def quantise(
             report.stage(f"quantising with {program.name}")
             report.total(intermediate.tensors, whole.stat().st_size)
             on_line = _progress(report, intermediate.tensors, whole.stat().st_size)
-            run_program([program, whole, part, request.quant.upper()], report, on_line)
+            command = [program, *_rules(program, quant, whole), whole, part]
+            run_program([*command, quant.upper()], report, on_line)
             types, fallbacks = examine(part)
     finally:
         whole.unlink(missing_ok=True)
@@ -72,6 +93,22 @@ def quantise(
         bytes=request.output.stat().st_size,
         notes=tuple(notes),
     )
+
+
+def _rules(program: Path, quant: KQuant, path: Path) -> list[str]:
+    """Arguments that keep a fork to the types that llama.cpp can read."""
+    shown = subprocess.run(
+        [program, "--help"], capture_output=True, text=True, errors="replace", timeout=HELP_S
+    )
+    if RULES_OPTION not in shown.stdout + shown.stderr:
+        return []
+    rules = [
+        f"^{re.escape(tensor.name)}$="
+        + (VOCABULARY_FALLBACK if tensor.name in VOCABULARY else FALLBACKS[quant])
+        for tensor in GGUFReader(path).tensors
+        if len(tensor.shape) > 1 and tensor.shape[0] % SUPER_BLOCK
+    ]
+    return [RULES_OPTION, ",".join(rules)] if rules else []
 
 
 def _progress(report: Report, tensors: int, size: int) -> Callable[[str], None]:

@@ -45,20 +45,20 @@ class OutputTensor:
         """Its bytes in order, as arrays."""
         if self.spec is None:
             assert self.values is not None
-            yield self.values
+            yield encode(self.values, "F32", self.kind, self.name)
             return
         heads = self.recipe.heads
         head_rows = self.spec.rows // heads if heads else 1
         for start, stop in row_chunks(self.spec, head_rows):
             rows, dtype = source.read(self.spec.name, start, stop), self.spec.dtype
             if heads:
-                rows = _halves_to_neighbours(rows, head_rows)
+                rows = halves_to_neighbours(rows, head_rows)
             if self.recipe.shift:
                 rows, dtype = to_float32(rows, dtype) + np.float32(self.recipe.shift), "F32"
             yield encode(rows, dtype, self.kind, self.spec.name)
 
 
-def _halves_to_neighbours(rows: Array, head_rows: int) -> Array:
+def halves_to_neighbours(rows: Array, head_rows: int) -> Array:
     """Dimension i of a head and i + half its size become neighbours: [rows, ...]"""
     by_half = rows.reshape(-1, 2, head_rows // 2, *rows.shape[1:])
     return by_half.swapaxes(1, 2).reshape(rows.shape)
