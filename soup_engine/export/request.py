@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from soup_engine.errors import ExportError
+from soup_engine.export.environments import NEEDS
 from soup_engine.export.gguf.request import K_QUANTS, PLAIN_TYPES, TERNARY_TYPES
 from soup_engine.export.verification.prompts import Prompt
 
@@ -109,6 +110,16 @@ class ExportRequest:
             )
         if self.max_kl is not None and not (math.isfinite(self.max_kl) and self.max_kl > 0):
             raise ExportError("max_kl must be a number above 0.", param="max_kl")
+
+        for name, wanted, formats in (
+            ("calibration", self.calibration is not None, ("gptq", "awq")),
+            ("llama_cpp", self.llama_cpp is not None, ("gguf",)),
+            ("make_environment", self.make_environment, tuple(NEEDS)),
+        ):
+            if wanted and self.format not in formats:
+                raise ExportError(
+                    f"{name} is for {', '.join(formats)}, not for {self.format}.", param=name
+                )
 
     @property
     def weights(self) -> str:

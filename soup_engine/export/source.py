@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from soup_engine.adapters.paths import CONFIG_FILE, WEIGHTS_FILE
+from soup_engine.adapters.paths import CONFIG_FILE, WEIGHTS_FILE, open_regular
+from soup_engine.adapters.safetensors_file import read_header
 from soup_engine.errors import ExportError
-from soup_engine.export.model_folder import CONFIG, open_model, read_config, read_json
+from soup_engine.export.model_folder import CONFIG, open_model, read_json
 from soup_engine.model.demo import DEMO_MODEL_NAME, demo_model_path
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -39,10 +39,6 @@ class Source:
                 if path.is_file() and path.suffix in (".json", ".safetensors", ".model", ".jinja"):
                     yield path
 
-    def config(self) -> dict[str, Any]:
-        """Raises ExportSourceError: the model's configuration is none, or it is quantised."""
-        return read_config(self.model)
-
     def parameters(self) -> int:
         """How many numbers the model's weights are, by the headers of its files.
 
@@ -52,6 +48,19 @@ class Source:
         """
         with open_model(self.model) as model:
             return sum(tensor.elements for tensor in model.tensors.values())
+
+    def adapter_vocabulary(self) -> int | None:
+        """Rows of the embedding that the adapter brings whole, if it brings one: more than its
+        base has where tokens were added."""
+        if self.adapter is None:
+            return None
+        path = self.adapter / WEIGHTS_FILE
+        with open_regular(path) as file:
+            header = read_header(file, path.stat().st_size)
+        for name, tensor in header.tensors.items():
+            if "embed_tokens" in name and "lora_" not in name and len(tensor.shape) == 2:
+                return tensor.shape[0]
+        return None
 
 
 def open_source(source: Path, base: Path | None) -> Source:

@@ -85,4 +85,4 @@ def _open_lora(
 
 def _vocabulary(source: Source) -> int:
     config: Any = AutoConfig.from_pretrained(str(source.model))
-    return int(config.get_text_config().vocab_size)
+    return max(int(config.get_text_config().vocab_size), source.adapter_vocabulary() or 0)

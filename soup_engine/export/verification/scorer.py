@@ -21,7 +21,6 @@ from soup_engine.export.source import Source
 from soup_engine.export.verification.measures import Floats, log_softmax
 from soup_engine.model.device import available_memory
 
-
 MEMORY_SHARE = 0.8
 """Of what is free, so much may be taken by weights."""
 
@@ -97,6 +96,9 @@ def load_source(source: Source, eos: frozenset[int], report: Report) -> Transfor
     if source.adapter is not None:
         from peft import PeftModel
 
+        rows = source.adapter_vocabulary()
+        if rows is not None and rows != model.get_input_embeddings().num_embeddings:
+            model.resize_token_embeddings(rows)
         # It puts its layers into the model itself.
         PeftModel.from_pretrained(model, str(source.adapter))
     return TransformersScorer(model, eos)

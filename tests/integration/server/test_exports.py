@@ -121,7 +121,7 @@ def test_paths_stay_inside(
         ({"source": "strange"}, "source"),
         ({"source": "../outside"}, "source"),
         ({"base": str(foreign)}, "source"),
-        ({"calibration": str(foreign / "config.json")}, "calibration"),
+        ({"format": "gptq", "calibration": str(foreign / "config.json")}, "calibration"),
         ({"target": str(tmp_path / "merged")}, "target"),
         ({"target": "../merged"}, "target"),
         ({"target": "link/merged"}, "target"),
