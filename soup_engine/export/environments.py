@@ -34,21 +34,25 @@ class Needs:
     Attributes:
         modules: that must be importable.
         packages: that bring them, for pip.
-        options: of pip.
+        alone: packages to install without what they ask for, after the others.
         extra: of this project with the same packages; ``None`` where their pins clash with ours.
     """
 
     modules: tuple[str, ...]
     packages: tuple[str, ...]
-    options: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
     extra: str | None = None
 
 
 _GPTQ = Needs(
     modules=("gptqmodel", "optimum"),
-    packages=("gptqmodel==7.7.0", "tokenicer==0.0.14", "torchao", "defuser", "optimum"),
+    packages=(
+        *("datasets", "defuser>=0.0.28", "device-smi", "dill", "logbar>=0.4.15", "ninja"),
+        *("optimum", "pillow", "protobuf", "pyarrow", "pypcre", "requests", "threadpoolctl"),
+        *("tokenicer>=0.0.14", "torchao"),
+    ),
     # It asks for a later torch than it uses.
-    options=("--no-deps",),
+    alone=("gptqmodel==7.7.0",),
 )
 NEEDS: Mapping[str, Needs] = MappingProxyType(
     {
@@ -106,8 +110,12 @@ def make_environment(format_: str, report: Report) -> None:
         # What this program has is seen through this file, after the environment's own packages.
         Path(inside.strip(), "soup.pth").write_text(f"{own}\n", encoding="utf-8")
         pip = ["-m", "pip", "install", "--disable-pip-version-check"]
-        _run([_python(folder), *pip, *needs.options, *needs.packages])
-        (folder / _COMPLETE).write_text("\n".join(needs.packages), encoding="utf-8")
+        _run([_python(folder), *pip, *needs.packages])
+        if needs.alone:
+            _run([_python(folder), *pip, "--no-deps", *needs.alone])
+        (folder / _COMPLETE).write_text(
+            "\n".join((*needs.packages, *needs.alone)), encoding="utf-8"
+        )
 
 
 _PRINT_PURELIB = "import sysconfig; print(sysconfig.get_paths()['purelib'])"

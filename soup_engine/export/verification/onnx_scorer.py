@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -28,10 +29,15 @@ class OnnxScorer:
             str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
         )
         self._names = [item.name for item in self._session.get_outputs()]
+        described = json.loads((folder / "genai_config.json").read_text(encoding="utf-8"))
+        decoder = described["model"]["decoder"]
+        shape = (1, decoder["num_key_value_heads"], 0, decoder["head_size"])
+        inputs = {item.name: item.type for item in self._session.get_inputs()}
+        self._takes_positions = "position_ids" in inputs
         self._empty = {
-            item.name: np.zeros((1, item.shape[1], 0, item.shape[3]), _TYPES[item.type])
-            for item in self._session.get_inputs()
-            if item.name.startswith("past_key_values.")
+            name: np.zeros(shape, _TYPES[kind])
+            for name, kind in inputs.items()
+            if name.startswith("past_key_values.")
         }
 
     def greedy(self, prompt: Sequence[int], max_tokens: int) -> tuple[list[int], float]:
@@ -58,8 +64,7 @@ class OnnxScorer:
             "input_ids": np.array([tokens], np.int64),
             "attention_mask": np.ones((1, before + len(tokens)), np.int64),
         }
-        known = {item.name for item in self._session.get_inputs()}
-        if "position_ids" in known:
+        if self._takes_positions:
             inputs["position_ids"] = np.arange(before, before + len(tokens))[None]
         outputs = self._session.run(None, {**inputs, **past})
         named = dict(zip(self._names, outputs, strict=True))
