@@ -36,7 +36,6 @@ from soup_engine.metrics.snapshot import EngineSnapshot, KVCacheUsage
 from soup_engine.model.adapter_sites import AdapterSites
 from soup_engine.model.kv_cache import KVPool
 from soup_engine.model.loader import LoadedModel
-from soup_engine.model.model_input import AdapterLayout
 from soup_engine.model.model_runner import ModelRunner
 from soup_engine.sampling.sampler import Sampler
 
@@ -92,7 +91,6 @@ class LLMEngine:
         self.runner = ModelRunner(loaded.model, pool, Sampler())
         self.adapter_sites = AdapterSites(loaded.model, loaded.base_modules, num_slots)
         self.slots = SlotTable(adapters or HostTier(), self.adapter_sites, num_slots)
-        self._adapter_layout = AdapterLayout(self.slots.slots, num_slots, loaded.model.dtype)
         self._release_lease = release_lease
         self._leases: dict[str, AdapterBinding] = {}
         self.output_processor = OutputProcessor(
@@ -139,7 +137,7 @@ class LLMEngine:
             return []
         try:
             self._admit_adapters(plan)
-            result = self.runner.execute(plan, self._adapter_layout)
+            result = self.runner.execute(plan, self.slots.slots)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
             return self._fail_step(error)
         self.scheduler.complete(plan, result.duration_s)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 import torch
 from torch import Tensor
 
-MAX_RUNS = 2
-MIN_TOKENS_PER_RUN = 64
-"""With so few runs, or so long ones, a product for each run is faster than one masked product
-over all slots."""
+LONG_RUN = 16
+"""Tokens from which neighbours on one adapter get a product of their own. Shorter runs are
+computed together: for them it is the number of operations that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,41 @@ class Run:
     def tokens(self) -> slice:
         return slice(self.start, self.end)
 
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Tokens of short runs sorted by slot: ``height`` places for each of the slots.
+
+    Attributes:
+        slots: those from the lowest to the highest that is worn.
+        bits: bit ``s`` is set where some token of the grid wears the adapter in slot ``s``.
+        sources: [slots * height], the token in each place; what is left over holds token 0.
+        tokens: [worn], the tokens of the grid; ``None`` where these are all tokens there are.
+        places: [worn], where each of them stands.
+    """
+
+    slots: slice
+    height: int
+    bits: int
+    sources: Tensor
+    tokens: Tensor | None
+    places: Tensor
+
+    def gather(self, states: Tensor) -> Tensor:
+        """[num_tokens, width] → [slots, height, width]."""
+        return states.index_select(0, self.sources).view(-1, self.height, states.shape[-1])
+
+    def add(self, output: Tensor, deltas: Tensor) -> None:
+        """Add ``deltas``, [slots, height, width], to the tokens of ``output`` they belong to."""
+        rows = deltas.flatten(0, 1).index_select(0, self.places)  # [worn, width]
+        if self.tokens is None:
+            output.add_(rows)
+        else:
+            output.index_add_(0, self.tokens, rows.to(output.dtype))
+
 
 class AdapterRows:
     """The adapters of a flat row of tokens; made once a step, read by every site.
@@ -38,50 +73,58 @@ class AdapterRows:
 
     Attributes:
         bits: bit ``s`` is set where some token wears the adapter in slot ``s``.
-        by_runs: whether a product for each run beats one over all slots.
+        runs: all of them, and which of those are long.
     """
 
     def __init__(
-        self,
-        spans: Iterable[tuple[int, int | None]],
-        num_tokens: int,
-        *,
-        num_slots: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, spans: Iterable[tuple[int, int | None]], num_tokens: int, device: torch.device
     ) -> None:
         self.num_tokens = num_tokens
         self.runs = tuple(_runs(spans))
+        self.long_runs = tuple(run for run in self.runs if len(run) >= LONG_RUN)
         self.bits = 0
         for run in self.runs:
             self.bits |= 1 << run.slot
-        worn = sum(run.end - run.start for run in self.runs)
-        self.by_runs = len(self.runs) <= MAX_RUNS or worn >= MIN_TOKENS_PER_RUN * len(self.runs)
-        self._num_slots = num_slots
-        self._dtype = dtype
         self._device = device
-        self._indices: Tensor | None = None
-        self._masks: dict[int, Tensor] = {}
 
-    @property
+    @cached_property
     def indices(self) -> Tensor:
         """[num_tokens]: 0 for the base, else the slot plus one."""
-        if self._indices is None:
-            indices = torch.zeros(self.num_tokens, dtype=torch.long)
-            for run in self.runs:
-                indices[run.tokens] = run.slot + 1
-            self._indices = indices.to(self._device)
-        return self._indices
+        indices = torch.zeros(self.num_tokens, dtype=torch.long)
+        for run in self.runs:
+            indices[run.tokens] = run.slot + 1
+        return indices.to(self._device)
 
-    def mask(self, rank: int) -> Tensor:
-        """1 where a column belongs to the slot of the token: [num_tokens, num_slots * rank]."""
-        mask = self._masks.get(rank)
-        if mask is None:
-            slots = torch.arange(1, self._num_slots + 1, device=self._device)
-            worn = self.indices.unsqueeze(1) == slots  # [num_tokens, num_slots]
-            mask = worn.to(self._dtype).repeat_interleave(rank, dim=1)
-            self._masks[rank] = mask
-        return mask
+    @cached_property
+    def grid(self) -> Grid | None:
+        """The tokens of all runs that are not long; ``None`` where there are none."""
+        members: dict[int, list[int]] = {}
+        for run in self.runs:
+            if len(run) < LONG_RUN:
+                members.setdefault(run.slot, []).extend(range(run.start, run.end))
+        if not members:
+            return None
+        first, last = min(members), max(members)
+        height = max(map(len, members.values()))
+        sources = [0] * ((last - first + 1) * height)
+        places: list[tuple[int, int]] = []
+        for slot, tokens in members.items():
+            start = (slot - first) * height
+            sources[start : start + len(tokens)] = tokens
+            places.extend(zip(tokens, range(start, start + len(tokens)), strict=True))
+        places.sort()
+        everyone = len(places) == self.num_tokens
+        return Grid(
+            slots=slice(first, last + 1),
+            height=height,
+            bits=sum(1 << slot for slot in members),
+            sources=self._index(sources),
+            tokens=None if everyone else self._index([token for token, _ in places]),
+            places=self._index([place for _, place in places]),
+        )
+
+    def _index(self, numbers: list[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.long, device=self._device)
 
 
 @dataclass(frozen=True, slots=True)

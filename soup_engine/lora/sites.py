@@ -1,15 +1,19 @@
 """Places of a model where adapters change the result.
 
-A linear site holds the low-rank matrices of all slots side by side, so that one product serves
-rows on different adapters: ``h = (x · Aᵀ) ∘ mask`` keeps of each row the columns of its own slot,
-and ``y += h · B``. Modules that are computed as one product (query, key and value) are one site:
-their ranks add up, and their Bs stand on the diagonal of a larger one.
+A linear site holds the low-rank matrices of all slots: a token that wears the adapter in slot
+``s`` gets ``(x · A[s]ᵀ) · B[s]`` on top. Few tokens, as in decode steps, are sorted by slot and go
+through one batched product over the slots; a long run of one adapter gets products of its own.
+Modules that are computed as one product (query, key and value) are one site with one A.
+
+At a few tokens the cost is that of starting an operation and of reading the matrices. On a CPU
+starting a product takes ten times as long in bf16 as in fp32, so there the matrices are held in
+fp32, and deltas are rounded where they are added.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from soup_engine.lora.host_adapter import ModuleDelta
-from soup_engine.lora.rows import AdapterRows
+from soup_engine.lora.rows import AdapterRows, Grid, Run
 
 Parameters = Mapping[str, Tensor]
 
@@ -55,7 +59,6 @@ class LinearSite:
 
     Attributes:
         bits: slots that change anything here.
-        rank: columns of each slot; grows with what is put in.
     """
 
     def __init__(
@@ -68,16 +71,19 @@ class LinearSite:
         device: torch.device,
     ) -> None:
         self.bits = 0
-        self.rank = 0
         self._parts = tuple(parts)
-        self._in_features = in_features
-        self._out_features = parts[-1].columns.stop
         self._num_slots = num_slots
         self._dtype = dtype
         self._device = device
         self._delta_bits = 0
-        self._a = self._zeros(num_slots, 0, in_features)  # [slots, rank, in]
-        self._b = self._zeros(num_slots, 0, self._out_features)  # [slots, rank, out]
+        held = torch.float32 if device.type == "cpu" else dtype
+        self._low_rank = LowRank(
+            in_features,
+            [part.out_features for part in parts],
+            num_slots=num_slots,
+            dtype=held,
+            device=device,
+        )
         self._factor_bits = 0
         self._factors: Tensor | None = None  # [slots + 1, out], ones first
         self._replaced: dict[int, dict[int, Parameters]] = {}
@@ -98,9 +104,7 @@ class LinearSite:
     def clear(self, slot: int) -> None:
         bit = 1 << slot
         if self._delta_bits & bit:
-            # Not the Bs alone: what stands in A may overflow, and infinity times zero is NaN.
-            self._a[slot].zero_()
-            self._b[slot].zero_()
+            self._low_rank.clear(slot)
         if self._factor_bits & bit:
             assert self._factors is not None, "factors were put in"
             self._factors[slot + 1].fill_(1.0)
@@ -130,46 +134,27 @@ class LinearSite:
         return not self._factor_bits and not self._replaced
 
     def _put_deltas(self, slot: int, deltas: Mapping[int, ModuleDelta]) -> None:
-        self._grow(sum(delta.b.shape[0] for delta in deltas.values()))
-        first = 0
-        for number, delta in sorted(deltas.items()):
-            part = self._parts[number]
-            last = first + delta.b.shape[0]
-            self._a[slot, first:last].copy_(delta.a)
-            self._b[slot, first:last, part.columns].copy_(delta.b)
+        for number, delta in deltas.items():
+            self._low_rank.put(slot, number, delta.a, delta.b)
             if delta.factor is not None:
-                self._put_factor(slot, part, delta.factor)
-            first = last
+                self._put_factor(slot, self._parts[number], delta.factor)
         self._delta_bits |= 1 << slot
 
     def _put_factor(self, slot: int, part: LinearPart, factor: Tensor) -> None:
         if self._factors is None:
-            self._factors = self._zeros(self._num_slots + 1, self._out_features).add_(1.0)
+            shape = (self._num_slots + 1, self._parts[-1].columns.stop)
+            self._factors = torch.ones(shape, dtype=self._dtype, device=self._device)
         self._factors[slot + 1, part.columns].copy_(factor)
         self._factor_bits |= 1 << slot
 
-    def _grow(self, rank: int) -> None:
-        if rank <= self.rank:
-            return
-        a, b = self._a, self._b
-        self._a = self._zeros(self._num_slots, rank, self._in_features)
-        self._b = self._zeros(self._num_slots, rank, self._out_features)
-        self._a[:, : self.rank].copy_(a)
-        self._b[:, : self.rank].copy_(b)
-        self.rank = rank
-
-    def _zeros(self, *shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=self._dtype, device=self._device)
-
     def _apply_deltas(self, rows: AdapterRows, states: Tensor, output: Tensor) -> None:
-        if not rows.by_runs:
-            hidden = torch.mm(states, self._a.flatten(0, 1).T)  # [num_tokens, slots * rank]
-            output.addmm_(hidden.mul_(rows.mask(self.rank)), self._b.flatten(0, 1))
-            return
-        for run in rows.runs:
+        columns = [output[:, part.columns] for part in self._parts]
+        for run in rows.long_runs:
             if self._delta_bits >> run.slot & 1:
-                hidden = torch.mm(states[run.tokens], self._a[run.slot].T)  # [tokens, rank]
-                output[run.tokens].addmm_(hidden, self._b[run.slot])
+                self._low_rank.add_to_run(run, states, columns)
+        grid = rows.grid
+        if grid is not None and grid.bits & self._delta_bits:
+            self._low_rank.add_to_grid(grid, states, columns)
 
     def _apply_factors(self, rows: AdapterRows, output: Tensor) -> None:
         assert self._factors is not None, "there are bits of factors"
@@ -187,6 +172,82 @@ class LinearSite:
                 output[run.tokens, self._parts[number].columns] = functional.linear(
                     states[run.tokens], parameters["weight"], parameters.get("bias")
                 )
+
+
+class LowRank:
+    """A and B of all slots, for parts that read the same input.
+
+    Args:
+        widths: output features of each part.
+        dtype: in which they are held and, for a few tokens, multiplied.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        widths: Sequence[int],
+        *,
+        num_slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        # A part has the same place among the ranks in every slot; it grows with what is put in.
+        self._ranks = [0] * len(widths)
+        self._a = torch.zeros((num_slots, 0, in_features), dtype=dtype, device=device)
+        self._bs = [
+            torch.zeros((num_slots, 0, width), dtype=dtype, device=device) for width in widths
+        ]
+
+    def put(self, slot: int, part: int, a: Tensor, b: Tensor) -> None:
+        """Fill a slot that is clear: a is [rank, in], b [rank, out of the part]."""
+        rank = len(a)
+        if rank > self._ranks[part]:
+            self._grow(part, rank)
+        first = sum(self._ranks[:part])
+        self._a[slot, first : first + rank].copy_(a)
+        self._bs[part][slot, :rank].copy_(b)
+
+    def clear(self, slot: int) -> None:
+        # Not the Bs alone: what stands in A may overflow, and infinity times zero is NaN.
+        for tensor in (self._a, *self._bs):
+            tensor[slot].zero_()
+
+    def add_to_grid(self, grid: Grid, states: Tensor, columns: Sequence[Tensor]) -> None:
+        """Add the deltas of few tokens.
+
+        Args:
+            states: [num_tokens, in].
+            columns: the output of each part, [num_tokens, out of the part].
+        """
+        inputs = grid.gather(states).to(self._a.dtype)  # [slots, height, in]
+        hidden = torch.bmm(inputs, self._a[grid.slots].transpose(1, 2))  # [slots, height, ranks]
+        for ranks, b, output in self._used(columns):
+            grid.add(output, torch.bmm(hidden[:, :, ranks], b[grid.slots]))
+
+    def add_to_run(self, run: Run, states: Tensor, columns: Sequence[Tensor]) -> None:
+        """The same for many tokens on one adapter, computed in their own dtype."""
+        inputs = states[run.tokens]
+        hidden = torch.mm(inputs, self._a[run.slot].to(states.dtype).T)  # [tokens, ranks]
+        for ranks, b, output in self._used(columns):
+            output[run.tokens].addmm_(hidden[:, ranks], b[run.slot].to(states.dtype))
+
+    def _used(self, columns: Sequence[Tensor]) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Place among the ranks, B and output of the parts that adapters change."""
+        first = 0
+        for rank, b, output in zip(self._ranks, self._bs, columns, strict=True):
+            if rank:
+                yield slice(first, first + rank), b, output
+            first += rank
+
+    def _grow(self, part: int, rank: int) -> None:
+        """Make room for ``rank`` of a part; what is there stays."""
+        end = sum(self._ranks[: part + 1])
+        more = rank - self._ranks[part]
+        a, b = self._a, self._bs[part]
+        room = a.new_zeros((len(a), more, a.shape[2]))
+        self._a = torch.cat([a[:, :end], room, a[:, end:]], dim=1)
+        self._bs[part] = torch.cat([b, b.new_zeros((len(b), more, b.shape[2]))], dim=1)
+        self._ranks[part] = rank
 
 
 class ModuleSite:

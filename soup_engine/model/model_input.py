@@ -63,15 +63,6 @@ class SlabWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterLayout:
-    """Slots by content hash, and how the sites hold what is in them."""
-
-    slots: Mapping[bytes, int]
-    num_slots: int
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True, slots=True)
 class ModelInput:
     """One forward pass.
 
@@ -92,13 +83,13 @@ class ModelInput:
 
 
 def build_model_input(
-    plan: SchedulerOutput, pool: KVPool, adapters: AdapterLayout | None = None
+    plan: SchedulerOutput, pool: KVPool, slots: Mapping[bytes, int] | None = None
 ) -> ModelInput:
     """Lay out the scheduled tokens slab by slab, rows in order within a slab.
 
     Args:
-        adapters: where the adapters are that sequences of the plan wear; may be left out where
-            none does.
+        slots: where the adapters are that sequences of the plan wear, by their content hash; may
+            be left out where none does.
     """
     items = sorted(plan.scheduled, key=lambda item: (item.row.slab, item.row.row))
     token_ids: list[int] = []
@@ -122,7 +113,7 @@ def build_model_input(
         writes=tuple(_slab_writes(items, flat[1], pool)),
         logit_indices=torch.tensor(logit_indices, dtype=torch.long, device=pool.device),
         sampling=tuple(item for item in items if item.samples),
-        adapters=_step_adapters(items, len(token_ids), pool.device, adapters),
+        adapters=_step_adapters(items, len(token_ids), pool.device, slots),
     )
 
 
@@ -136,26 +127,23 @@ def _step_adapters(
     items: list[ScheduledSequence],
     num_tokens: int,
     device: torch.device,
-    layout: AdapterLayout | None,
+    slots: Mapping[bytes, int] | None,
 ) -> StepAdapters | None:
     if not any(item.sequence.adapter_hash for item in items):
         return None
-    assert layout is not None, "a sequence wears an adapter, and there are no slots"
+    assert slots is not None, "a sequence wears an adapter, and there are no slots"
 
-    def rows(spans: list[tuple[int, int | None]], length: int) -> AdapterRows:
-        return AdapterRows(
-            spans, length, num_slots=layout.num_slots, dtype=layout.dtype, device=device
-        )
-
-    worn = [_slot(item, layout) for item in items]
+    worn = [_slot(item, slots) for item in items]
     tokens = [(item.num_tokens, slot) for item, slot in zip(items, worn, strict=True)]
     samples = [(1, slot) for item, slot in zip(items, worn, strict=True) if item.samples]
-    return StepAdapters(rows(tokens, num_tokens), rows(samples, len(samples)))
+    return StepAdapters(
+        AdapterRows(tokens, num_tokens, device), AdapterRows(samples, len(samples), device)
+    )
 
 
-def _slot(item: ScheduledSequence, layout: AdapterLayout) -> int | None:
+def _slot(item: ScheduledSequence, slots: Mapping[bytes, int]) -> int | None:
     worn = item.sequence.adapter_hash
-    return layout.slots[worn] if worn else None
+    return slots[worn] if worn else None
 
 
 def _attention_groups(

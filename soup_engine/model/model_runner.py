@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from soup_engine.core.sequence import Sequence
 from soup_engine.model.causal_lm import CausalLM
 from soup_engine.model.decode_graphs import DecodeGraphs, cuda_capture
 from soup_engine.model.kv_cache import KVPool
-from soup_engine.model.model_input import AdapterLayout, ModelInput, build_model_input
+from soup_engine.model.model_input import ModelInput, build_model_input
 from soup_engine.sampling.sampler import Sampler
 
 
@@ -35,10 +36,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(
-        self, plan: SchedulerOutput, adapters: AdapterLayout | None = None
+        self, plan: SchedulerOutput, slots: Mapping[bytes, int] | None = None
     ) -> ModelRunnerOutput:
-        """Run one step and sample where the plan says so; ``adapters`` says in which slots the
-        adapters are that its sequences wear.
+        """Run one step and sample where the plan says so; ``slots`` says where the adapters are
+        that its sequences wear, by their content hash.
 
         Sequences without a valid distribution (NaN logits, say) get no token, ``()``.
         """
@@ -49,7 +50,7 @@ class ModelRunner:
             self.pool.apply(operation)
         sampled: list[tuple[Sequence, tuple[SampledToken, ...]]] = []
         if plan.scheduled:
-            model_input = build_model_input(plan, self.pool, adapters)
+            model_input = build_model_input(plan, self.pool, slots)
             logits = self._forward(model_input)  # [samples, vocab]
             sequences = [item.sequence for item in model_input.sampling]
             tokens = self.sampler.sample(logits, sequences)

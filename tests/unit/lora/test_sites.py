@@ -25,7 +25,7 @@ def site() -> LinearSite:
 
 
 def step(spans: list[tuple[int, int | None]] = SPANS, num_tokens: int = 8) -> AdapterRows:
-    return AdapterRows(spans, num_tokens, num_slots=SLOTS, dtype=torch.float32, device=CPU)
+    return AdapterRows(spans, num_tokens, CPU)
 
 
 def delta(part: int, rank: int, *, dora: bool = False) -> ModuleDelta:
@@ -49,8 +49,11 @@ def expected(states: Tensor, output: Tensor, adapters: dict[int, dict[int, Modul
     return rows
 
 
-@pytest.mark.parametrize("by_runs", [False, True])
-def test_rows_of_different_ranks_parts_and_kinds(by_runs: bool) -> None:
+@pytest.mark.parametrize("long_run", [1, 2, 16])
+def test_rows_of_different_ranks_parts_and_kinds(
+    long_run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("soup_engine.lora.rows.LONG_RUN", long_run)
     torch.manual_seed(0)
     adapters = {
         0: {0: delta(0, 2), 1: delta(1, 3)},
@@ -61,11 +64,23 @@ def test_rows_of_different_ranks_parts_and_kinds(by_runs: bool) -> None:
     for slot, deltas in adapters.items():
         linear.put(slot, deltas, {})
     states, output = torch.randn(8, IN), torch.randn(8, 8)
-    rows = step()
-    rows.by_runs = by_runs
-    found = linear.apply(rows, states, output.clone())
+    found = linear.apply(step(), states, output.clone())
     torch.testing.assert_close(found, expected(states, output, adapters))
-    assert linear.rank == 7
+
+
+@pytest.mark.parametrize("long_run", [1, 16])
+def test_deltas_of_bf16_rows(long_run: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("soup_engine.lora.rows.LONG_RUN", long_run)
+    torch.manual_seed(5)
+    adapters = {0: {0: delta(0, 2), 1: delta(1, 3)}, 1: {1: delta(1, 7)}}
+    linear = LinearSite(IN, PARTS, num_slots=SLOTS, dtype=torch.bfloat16, device=CPU)
+    for slot, deltas in adapters.items():
+        linear.put(slot, deltas, {})
+    states, output = torch.randn(8, IN).bfloat16(), torch.randn(8, 8).bfloat16()
+    found = linear.apply(step(), states, output.clone())
+    assert found.dtype == torch.bfloat16
+    wanted = expected(states.float(), output.float(), adapters)
+    torch.testing.assert_close(found.float(), wanted, rtol=2e-2, atol=5e-2)
 
 
 def test_a_cleared_slot_leaves_nothing_behind() -> None:
