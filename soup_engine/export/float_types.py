@@ -70,6 +70,11 @@ def convert(values: Array, source: str, target: str, name: str) -> Array:
     return from_float32(to_float32(values, source), target, name)
 
 
+def bytes_of(values: Array) -> memoryview:
+    """The bytes of an array, row by row; not copied when they lie like that already."""
+    return values.reshape(-1).view(np.uint8).data
+
+
 def _to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     bits = np.ascontiguousarray(values).view(np.uint32)
     # Half of the last place that stays, one less where that place is even: ties go to even.

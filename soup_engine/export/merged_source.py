@@ -85,10 +85,9 @@ class MergedSource:
         """Rows ``start`` to ``stop`` of W + scaling · B·A."""
         assert plan.lora is not None
         a, b = self._factors_of(plan.lora)
-        if plan.lora.embedding or plan.conv1d:
-            delta = a.T[start:stop] @ b.T  # [rows, out]
-        else:
-            delta = b[start:stop] @ a  # [rows, in]
+        # Rows of the weight are output features, or inputs where it lies the other way round.
+        left, right = (a.T, b.T) if plan.lora.embedding or plan.conv1d else (b, a)
+        delta = left[start:stop] @ right
         delta *= np.float32(plan.lora.scaling)
         values, dtype = self._unchanged(plan, start, stop)
         delta += to_float32(values, dtype)

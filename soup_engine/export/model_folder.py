@@ -15,7 +15,7 @@ import numpy as np
 from soup_engine.adapters.paths import open_regular
 from soup_engine.adapters.safetensors_file import TensorInfo, read_header
 from soup_engine.errors import AdapterInvalidError, ExportSourceError
-from soup_engine.export.float_types import NUMPY_TYPES, Array
+from soup_engine.export.float_types import NUMPY_TYPES, Array, bytes_of
 from soup_engine.export.tensor_source import TensorSpec
 
 CONFIG = "config.json"
@@ -110,7 +110,7 @@ class ModelFolder:
         values = np.empty(shape, dtype)
         file = self._file(file_name)
         file.seek(info.start + start * spec.row_elements * dtype.itemsize)
-        view = memoryview(values.reshape(-1)).cast("B")
+        view = bytes_of(values)
         while view:
             count = file.readinto(view)
             if not count:

@@ -15,16 +15,16 @@ class Report(Protocol):
     Calls come from the thread that converts, a few hundred times a second at most.
     """
 
-    def stage(self, name: str) -> None:
+    def stage(self, name: str, /) -> None:
         """A new part of the work begins, such as ``writing tensors``."""
 
-    def total(self, tensors: int, bytes: int) -> None:
+    def total(self, tensors: int, num_bytes: int, /) -> None:
         """How much the present stage has to write; counts begin at nothing again."""
 
-    def advance(self, tensors: int, bytes: int) -> None:
+    def advance(self, tensors: int, num_bytes: int, /) -> None:
         """So many more tensors and bytes are written."""
 
-    def note(self, sentence: str) -> None:
+    def note(self, sentence: str, /) -> None:
         """Something that the result's owner should know, as one sentence."""
 
     def check_cancelled(self) -> None:
@@ -38,12 +38,12 @@ class Report(Protocol):
 class Silent:
     """A report that nobody reads."""
 
-    def stage(self, name: str) -> None: ...
+    def stage(self, name: str, /) -> None: ...
 
-    def total(self, tensors: int, bytes: int) -> None: ...
+    def total(self, tensors: int, num_bytes: int, /) -> None: ...
 
-    def advance(self, tensors: int, bytes: int) -> None: ...
+    def advance(self, tensors: int, num_bytes: int, /) -> None: ...
 
-    def note(self, sentence: str) -> None: ...
+    def note(self, sentence: str, /) -> None: ...
 
     def check_cancelled(self) -> None: ...

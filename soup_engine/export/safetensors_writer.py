@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from soup_engine.export.float_types import NUMPY_TYPES, Array
+from soup_engine.export.float_types import NUMPY_TYPES, Array, bytes_of
 
 ALIGNMENT = 8
 """The header is padded with spaces so that tensors begin at multiples of it."""
@@ -51,5 +51,5 @@ def write_safetensors(path: Path, tensors: Sequence[NewTensor], pieces: Iterable
         file.write(raw)
         written = 0
         for piece in pieces:
-            written += file.write(memoryview(piece.reshape(-1)).cast("B"))
+            written += file.write(bytes_of(piece))
     assert written == end, "the pieces are not the tensors that the header names"

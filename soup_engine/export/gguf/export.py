@@ -12,7 +12,13 @@ from soup_engine.export.gguf.convert import convert_family
 from soup_engine.export.gguf.families import FAMILIES, architecture_of, find_family
 from soup_engine.export.gguf.k_quants import examine, intermediate_type, quantise
 from soup_engine.export.gguf.llama_cpp import find_converter, find_quantiser, run_program
-from soup_engine.export.gguf.request import K_QUANTS, PLAIN_TYPES, GgufRequest, GgufSummary, PlainType
+from soup_engine.export.gguf.request import (
+    K_QUANTS,
+    PLAIN_TYPES,
+    GgufRequest,
+    GgufSummary,
+    PlainType,
+)
 from soup_engine.export.merge import MergeRequest, merge_adapter
 from soup_engine.export.model_folder import open_model
 from soup_engine.export.progress import Report
@@ -81,8 +87,8 @@ def _convert_with_llama_cpp(
             folder = merged
         with new_file(target) as part:
             report.stage(f"converting with {script.name}")
-            command = [sys.executable, script, folder, "--outfile", part, "--outtype", quant]
-            run_program(command, report, lambda line: None)
+            options: list[str | Path] = ["--outfile", part, "--outtype", quant]
+            run_program([sys.executable, script, folder, *options], report)
             if not part.is_file():
                 raise ExportToolError(f"{script} ended well and wrote no file.")
             types, _ = examine(part)

@@ -290,12 +290,16 @@ class Phi3(Family):
     def check_rotation(self) -> None:
         """Any part of a head can be rotated."""
 
-    def write_head_size(self, writer: GGUFWriter) -> None:
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
         if self.head_size * self.heads != self.hidden:
             raise ExportUnsupportedError(
                 f"llama.cpp needs heads of {self.hidden // self.heads} in this {self.title}, and "
                 f"config.json's head_dim is {self.head_size}."
             )
+
+    def write_head_size(self, writer: GGUFWriter) -> None:
+        """It follows from the width and the number of heads."""
 
     def write_own(self, writer: GGUFWriter, vocab_size: int) -> None:
         del vocab_size  # taken from the list of tokens

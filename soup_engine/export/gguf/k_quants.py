@@ -73,7 +73,7 @@ def quantise(
             report.stage(f"quantising with {program.name}")
             report.total(intermediate.tensors, whole.stat().st_size)
             on_line = _progress(report, intermediate.tensors, whole.stat().st_size)
-            command = [program, *_rules(program, quant, whole), whole, part]
+            command: list[str | Path] = [program, *_rules(program, quant, whole), whole, part]
             run_program([*command, quant.upper()], report, on_line)
             types, fallbacks = examine(part)
     finally:

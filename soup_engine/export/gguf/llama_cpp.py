@@ -99,7 +99,9 @@ def _candidates(place: Path, name: str) -> Iterator[Path]:
 
 
 def run_program(
-    command: Sequence[str | Path], report: Report, on_line: Callable[[str], None]
+    command: Sequence[str | Path],
+    report: Report,
+    on_line: Callable[[str], None] | None = None,
 ) -> None:
     """Run a program to its end and hand each line of its output to ``on_line``.
 
@@ -127,7 +129,8 @@ def run_program(
         for line in stdout:
             shown = _UNSHOWABLE.sub(" ", line).strip()
             last.append(shown)
-            on_line(shown)
+            if on_line is not None:
+                on_line(shown)
 
     reader = threading.Thread(target=read, name="llama.cpp output", daemon=True)
     reader.start()

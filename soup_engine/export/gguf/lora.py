@@ -107,7 +107,7 @@ def _check_expressible(plan: AdapterPlan, base: ModelFolder) -> None:
 def _differing_copies(plan: AdapterPlan, base: ModelFolder) -> bool:
     """Whether a copy of the base's weights that PEFT saved is another one."""
     for name, tensor in plan.tensors.items():
-        if tensor.replacement is None or name == HEAD and name not in base.tensors:
+        if tensor.replacement is None or (name == HEAD and name not in base.tensors):
             continue
         info, spec = tensor.replacement, base.tensors[tensor.base]
         raw = np.frombuffer(plan.weights.tensor(info), NUMPY_TYPES[info.dtype])

@@ -52,21 +52,31 @@ def recognise(tokenizer: Mapping[str, Any]) -> str:
         ExportUnsupportedError: llama.cpp has no name for it.
     """
     steps = _steps(tokenizer.get("pre_tokenizer"))
-    ignores_merges = bool(tokenizer["model"].get("ignore_merges"))
+    name = _name(steps, tokenizer["model"])
+    if name is None:
+        described = ", ".join(str(step) for step in steps) or "nothing"
+        raise ExportUnsupportedError(
+            "llama.cpp has no name for the way in which this tokenizer splits text, and another "
+            f"one would give other tokens; its pre-tokenizer is: {described[:600]}."
+        )
+    return name
+
+
+def _name(steps: list[dict[str, Any]], model: Mapping[str, Any]) -> str | None:
+    ignores_merges = bool(model.get("ignore_merges"))
     kinds = [step.get("type") for step in steps]
-    if not steps or kinds[-1] != "ByteLevel" or steps[-1].get("add_prefix_space"):
-        _refuse(steps)
+    if not steps or steps[-1].get("add_prefix_space"):
+        return None
     own_regex = steps[-1].get("use_regex", True)
-    if kinds == ["ByteLevel"] and own_regex and not ignores_merges:
-        return SMOLLM if never_joins_digits(tokenizer["model"]["vocab"]) else GPT2
-    if kinds == ["Digits", "ByteLevel"] and own_regex and not ignores_merges:
-        if steps[0].get("individual_digits"):
-            return SMOLLM
-    elif kinds == ["Split", "ByteLevel"] and not own_regex and _isolates(steps[0]):
-        name = _BY_REGEX.get((steps[0]["pattern"].get("Regex"), ignores_merges))
-        if name is not None:
-            return name
-    _refuse(steps)
+    if kinds == ["Split", "ByteLevel"] and not own_regex and _isolates(steps[0]):
+        return _BY_REGEX.get((steps[0]["pattern"].get("Regex"), ignores_merges))
+    if ignores_merges or not own_regex:
+        return None
+    if kinds == ["ByteLevel"]:
+        return SMOLLM if never_joins_digits(model["vocab"]) else GPT2
+    if kinds == ["Digits", "ByteLevel"] and steps[0].get("individual_digits"):
+        return SMOLLM
+    return None
 
 
 def never_joins_digits(vocabulary: Iterable[str]) -> bool:
@@ -105,11 +115,3 @@ def _steps(pre_tokenizer: Any) -> list[dict[str, Any]]:
 
 def _isolates(step: Mapping[str, Any]) -> bool:
     return step.get("behavior") == "Isolated" and not step.get("invert")
-
-
-def _refuse(steps: list[dict[str, Any]]) -> Any:
-    described = ", ".join(str(step) for step in steps) or "nothing"
-    raise ExportUnsupportedError(
-        "llama.cpp has no name for the way in which this tokenizer splits text, and another one "
-        f"would give other tokens; its pre-tokenizer is: {described[:600]}."
-    )

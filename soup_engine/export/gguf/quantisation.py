@@ -74,7 +74,7 @@ def possible_type(wanted: Any, shape: tuple[int, ...]) -> Any:
 
 def type_bytes(kind: Any, shape: tuple[int, ...]) -> int:
     """How much a tensor takes in a file."""
-    block, size = GGML_QUANT_SIZES[kind]
+    block, size = map(int, GGML_QUANT_SIZES[kind])
     return math.prod(shape) // block * size
 
 

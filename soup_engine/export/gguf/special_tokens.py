@@ -13,7 +13,7 @@ ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 ADDED_AUTOMATICALLY = ("bos", "eos")
 
 LOOKS_SPECIAL = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
-LOOKS_SPECIAL_AROUND = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
+LOOKS_SPECIAL_AROUND = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
 """Tokens that some models forgot to mark as special, and llama.cpp's converter does."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from numpy.typing import NDArray
 
-from soup_engine.export.float_types import Array, to_float32
+from soup_engine.export.float_types import Array, bytes_of, to_float32
 from soup_engine.export.gguf.families import TensorRecipe
 from soup_engine.export.gguf.quantisation import encode, type_bytes
 from soup_engine.export.progress import Report
@@ -97,7 +97,7 @@ def write_file(
             written = 0
             for piece in tensor.pieces(source):
                 report.check_cancelled()
-                file.write(memoryview(piece.reshape(-1)).cast("B"))
+                file.write(bytes_of(piece))
                 report.advance(0, piece.nbytes)
                 written += piece.nbytes
             assert written == tensor.bytes, f"{tensor.name} is not as large as announced"

@@ -1,20 +1,46 @@
+"""Tiny models whose tokenizers GGUF can express, and llama.cpp to run what comes out."""
+
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 
-@pytest.fixture
-def gguf_model(tiny_model: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A tiny Llama whose tokenizer splits text in a way that llama.cpp has a name for."""
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_model("llama"), folder)
-    path = folder / "tokenizer.json"
-    tokenizer = json.loads(path.read_text(encoding="utf-8"))
-    tokenizer["pre_tokenizer"]["use_regex"] = True
-    path.write_text(json.dumps(tokenizer), encoding="utf-8")
+@pytest.fixture(scope="session")
+def gguf_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folder of a tiny random model of a family with a trained tokenizer; each is made once."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from tests.support.tiny_models import CONFIGS
+    from tests.support.tokenizers import save_tokenizer
+
+    made: dict[str, Path] = {}
+
+    def folder(family: str) -> Path:
+        if family in made:
+            return made[family]
+        path = tmp_path_factory.mktemp(f"gguf-{family}")
+        size = save_tokenizer(family, path)
+        config = CONFIGS[family]()
+        # Blocks of quantised types are of 32 and 256 values; one row more than there are tokens.
+        config.hidden_size, config.intermediate_size, config.vocab_size = 64, 256, size + 1
+        if hasattr(config, "head_dim"):
+            config.head_dim = 16
+        if family == "gemma3":
+            config.num_hidden_layers = 6
+            config.layer_types = ["sliding_attention"] * 5 + ["full_attention"]
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(0.0, 0.3 if parameter.ndim > 1 else 0.05)
+                if parameter.ndim == 1 and "gemma" not in family:
+                    parameter.add_(1.0)
+        model.save_pretrained(path)
+        made[family] = path
+        return path
+
     return folder

@@ -174,7 +174,9 @@ def test_added_tokens(
         return
     folder = merge(adapter, base, tmp_path / "merged")
     merged = load(folder)
-    assert merged.config.vocab_size == len(tokenizer) == merged.get_input_embeddings().weight.shape[0]
+    assert (
+        merged.config.vocab_size == len(tokenizer) == merged.get_input_embeddings().weight.shape[0]
+    )
     torch.testing.assert_close(logits(merged), logits(wrapped.eval()), rtol=1e-4, atol=1e-4)
     assert (folder / "tokenizer.json").read_bytes() == (adapter / "tokenizer.json").read_bytes()
 
@@ -188,7 +190,10 @@ def test_sharded_base(tiny_model: Callable[[str], Path], tmp_path: Path) -> None
     assert len(names) > 2
     assert sorted(path.name for path in folder.glob("*.safetensors")) == names
     index = json.loads((folder / "model.safetensors.index.json").read_text())
-    assert index["weight_map"] == json.loads((base / "model.safetensors.index.json").read_text())["weight_map"]
+    assert (
+        index["weight_map"]
+        == json.loads((base / "model.safetensors.index.json").read_text())["weight_map"]
+    )
     expected = merged_by_peft(base, adapter)
     for name, parameter in load(folder).named_parameters():
         torch.testing.assert_close(parameter, expected[name], rtol=2e-5, atol=2e-5)

@@ -60,16 +60,18 @@ def test_a_merge_answers_like_its_adapter(
 
 @pytest.mark.skipif(find_spec("xllamacpp") is None, reason="needs the extra verify")
 def test_gguf_is_run_by_llama_cpp_and_what_is_too_far_off_is_kept_aside(
-    export: Callable[..., ExportView], gguf_model: Path, tmp_path: Path
+    export: Callable[..., ExportView], gguf_model: TinyModel, tmp_path: Path
 ) -> None:
-    view = export(gguf_model, "a.gguf", format="gguf", quant="f16")
+    view = export(gguf_model("llama"), "a.gguf", format="gguf", quant="f16")
     assert view.state is JobState.SUCCEEDED, view.error
     figures = dict(view.verification or {})
     assert figures["runtime"].startswith("llama.cpp")
     assert figures["tokenizer_differences"] == 0
     assert figures["mean_kl"] < 1e-3
     (tmp_path / "b.gguf").write_text("old")
-    failed = export(gguf_model, "b.gguf", format="gguf", quant="q4_0", max_kl=1e-5, overwrite=True)
+    failed = export(
+        gguf_model("llama"), "b.gguf", format="gguf", quant="q4_0", max_kl=1e-5, overwrite=True
+    )
     assert failed.state is JobState.FAILED
     assert failed.error_code == "export_unverified"
     assert "mean KL divergence is" in (failed.error or "")

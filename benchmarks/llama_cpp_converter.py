@@ -33,7 +33,7 @@ def main() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if pre_tokenizer != "-":
-        module.Model.get_vocab_base_pre = lambda self, tokenizer: pre_tokenizer
+        module.Model.get_vocab_base_pre = lambda *_: pre_tokenizer
     sys.argv = [converter, model, "--outfile", output, "--outtype", kind]
     module.main()
 
