@@ -84,7 +84,8 @@ def test_calibration(tmp_path: Path) -> None:
 
 def test_groups_divide_every_row() -> None:
     assert _group_size({"hidden_size": 4096, "intermediate_size": 11008}) == 128
-    assert _group_size({"hidden_size": 576, "intermediate_size": 1536}) == 64
+    assert _group_size({"hidden_size": 1088, "intermediate_size": 2176}) == 64
+    assert _group_size({"hidden_size": 576, "intermediate_size": 1536}) == 32
     with pytest.raises(ExportUnsupportedError, match="cannot be split"):
         _group_size({"hidden_size": 48, "intermediate_size": 96})
 
