@@ -69,8 +69,9 @@ class LlamaCppScorer:
 
     def greedy(self, prompt: Sequence[int], max_tokens: int) -> tuple[list[int], float]:
         answer = self._complete(prompt, max_tokens, listed=1)
-        content = answer["choices"][0]["logprobs"]["content"]
-        tokens = [int(item["id"]) for item in content]
+        # There are none where the answer ends at once.
+        listed = answer["choices"][0]["logprobs"] or {"content": []}
+        tokens = [int(item["id"]) for item in listed["content"]]
         return tokens, float(answer["timings"]["predicted_per_second"])
 
     def logprobs(self, tokens: Sequence[int], first: int) -> Floats:
@@ -85,7 +86,8 @@ class LlamaCppScorer:
 
     def _fill(self, row: Floats, prefix: Sequence[int], listed: int) -> None:
         """Set the log-probabilities of the ``listed`` most likely tokens after a text."""
-        answer = self._complete(prefix, 1, listed=listed)
+        # An end token would be told without its probabilities; those told are not touched by it.
+        answer = self._complete(prefix, 1, listed=listed, ignore_end=True)
         items = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         ids = np.fromiter((item["id"] for item in items), np.int64, len(items))
         values = np.fromiter((item["logprob"] for item in items), np.float32, len(items))
@@ -104,7 +106,9 @@ class LlamaCppScorer:
     def close(self) -> None:
         del self._server
 
-    def _complete(self, tokens: Sequence[int], max_tokens: int, *, listed: int) -> dict[str, Any]:
+    def _complete(
+        self, tokens: Sequence[int], max_tokens: int, *, listed: int, ignore_end: bool = False
+    ) -> dict[str, Any]:
         answer: dict[str, Any] = self._server.handle_completions(
             {
                 "prompt": list(tokens),
@@ -112,6 +116,7 @@ class LlamaCppScorer:
                 "n_probs": listed,
                 "temperature": 0,
                 "cache_prompt": True,
+                "ignore_eos": ignore_end,
                 "stream": False,
             }
         )
