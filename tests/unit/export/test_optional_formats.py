@@ -33,7 +33,7 @@ def needs_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_its_packages_a_format_says_how_to_get_them() -> None:
     with pytest.raises(MissingPackageError, match=r"pip install 'soup-workbench\[onnx\]', or soup"):
         interpreter_for("onnx")
-    with pytest.raises(MissingPackageError, match="clash .* so soup export --make-environment"):
+    with pytest.raises(MissingPackageError, match=r"clash .* so soup export --make-environment"):
         interpreter_for("gptq")
     assert interpreter_for("gguf") == Path(sys.executable)
 
