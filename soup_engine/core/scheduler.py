@@ -103,6 +103,12 @@ class Scheduler:
             return True
         return self._waiting.num_admissible(self._slots, 1) > 0
 
+    @property
+    def expected_prefill_s(self) -> float:
+        """Seconds that a step with the prompts that wait will take; 0 while nothing is known."""
+        num_tokens = sum(sequence.num_tokens for sequence in self._waiting)
+        return self._cost.prefill_s(min(num_tokens, self._config.max_num_batched_tokens))
+
     def add(self, *sequences: Sequence) -> None:
         """Queue the answers of one request, all or none.
 

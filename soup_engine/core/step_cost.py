@@ -69,6 +69,10 @@ class StepCostModel:
         smaller = [count for count in self._decode_s if count < num_decodes]
         return self._decode_s[max(smaller) if smaller else min(self._decode_s)]
 
+    def prefill_s(self, num_tokens: int) -> float:
+        """Expected duration of a step of so many prefill tokens; 0 while nothing is known."""
+        return (self._prefill_token_s or 0.0) * num_tokens
+
     def prefill_tokens_within(self, stall_factor: float, *, num_decodes: int) -> int:
         """Prefill tokens beside ``num_decodes`` decode rows such that the step is expected to
         take at most ``stall_factor`` times as long as without them; 0 while nothing is known."""

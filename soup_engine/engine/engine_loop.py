@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from soup_engine.engine.gathering import Gathering
 from soup_engine.engine.llm_engine import LLMEngine
 from soup_engine.errors import CannotRunError, EngineStoppedError, QueueFullError, SoupError
 from soup_engine.messages import GenerationRequest, RequestOutput
@@ -56,6 +57,7 @@ class EngineLoop:
         self._lock = threading.Lock()
         self._in_flight = 0
         self._idle = threading.Condition(self._lock)
+        self._gathering = Gathering()
         self._state = "starting"
         self._started: threading.Event = threading.Event()
         self._failure: SoupError | None = None
@@ -166,13 +168,37 @@ class EngineLoop:
         while self._state in ("ready", "draining"):
             self._empty_inbox(engine)
             if engine.has_work:
-                self._deliver(engine.step())
+                if engine.num_waiting and not engine.num_running:
+                    self._first_step(engine)
+                else:
+                    self._deliver(engine.step())
             else:
                 self._wake.wait(SNAPSHOT_INTERVAL_S)
                 self._wake.clear()
             if time.monotonic() >= next_snapshot:
                 self._snapshot = engine.snapshot(self._identity(), self._state)
                 next_snapshot = time.monotonic() + SNAPSHOT_INTERVAL_S
+
+    def _first_step(self, engine: LLMEngine) -> None:
+        """The step after which something runs again, with those who come right behind the first."""
+        waiting = engine.num_waiting
+        started = latest = time.monotonic()
+        while True:
+            before = engine.num_waiting
+            left_s = self._gathering.left_s(
+                engine.expected_step_s, time.monotonic(), started=started, latest=latest
+            )
+            if left_s <= 0.0:
+                break
+            self._wake.wait(left_s)
+            self._wake.clear()
+            self._empty_inbox(engine)
+            if engine.num_waiting > before:
+                latest = time.monotonic()
+        company = engine.num_waiting > waiting
+        self._deliver(engine.step())
+        self._empty_inbox(engine)
+        self._gathering.record(company=company or engine.num_waiting > 0)
 
     def _empty_inbox(self, engine: LLMEngine) -> None:
         while self._inbox:

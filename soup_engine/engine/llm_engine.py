@@ -105,6 +105,19 @@ class LLMEngine:
     def has_work(self) -> bool:
         return self.scheduler.has_work
 
+    @property
+    def num_running(self) -> int:
+        return self.scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        return self.scheduler.num_waiting
+
+    @property
+    def expected_step_s(self) -> float:
+        """Seconds that a step for all that waits will take; 0 while nothing is known."""
+        return self.scheduler.expected_prefill_s
+
     def add_request(self, request: GenerationRequest) -> None:
         """Queue a request, one sequence for each of its answers."""
         sequences = build_sequences(request, self._sequence_ids)

@@ -41,6 +41,7 @@ class Grid:
         sources: [slots * height], the token in each place; what is left over holds token 0.
         tokens: [worn], the tokens of the grid; ``None`` where these are all tokens there are.
         places: [worn], where each of them stands.
+        sorted: whether the places hold all tokens there are, in their order.
     """
 
     slots: slice
@@ -49,14 +50,18 @@ class Grid:
     sources: Tensor
     tokens: Tensor | None
     places: Tensor
+    sorted: bool
 
     def gather(self, states: Tensor) -> Tensor:
         """[num_tokens, width] → [slots, height, width]."""
-        return states.index_select(0, self.sources).view(-1, self.height, states.shape[-1])
+        placed = states if self.sorted else states.index_select(0, self.sources)
+        return placed.view(-1, self.height, states.shape[-1])
 
     def add(self, output: Tensor, deltas: Tensor) -> None:
         """Add ``deltas``, [slots, height, width], to the tokens of ``output`` they belong to."""
-        rows = deltas.flatten(0, 1).index_select(0, self.places)  # [worn, width]
+        rows = deltas.flatten(0, 1)
+        if not self.sorted:
+            rows = rows.index_select(0, self.places)  # [worn, width]
         if self.tokens is None:
             output.add_(rows)
         else:
@@ -121,6 +126,7 @@ class AdapterRows:
             sources=self._index(sources),
             tokens=None if everyone else self._index([token for token, _ in places]),
             places=self._index([place for _, place in places]),
+            sorted=sources == list(range(self.num_tokens)),
         )
 
     def _index(self, numbers: list[int]) -> Tensor:

@@ -3,7 +3,8 @@
 A linear site holds the low-rank matrices of all slots: a token that wears the adapter in slot
 ``s`` gets ``(x · A[s]ᵀ) · B[s]`` on top. Few tokens, as in decode steps, are sorted by slot and go
 through one batched product over the slots; a long run of one adapter gets products of its own.
-Modules that are computed as one product (query, key and value) are one site with one A.
+Modules that are computed as one product (query, key and value) are one site: their ranks add up,
+and their Bs stand on the diagonal of a larger one.
 
 At a few tokens the cost is that of starting an operation and of reading the matrices. On a CPU
 starting a product takes ten times as long in bf16 as in fp32, so there the matrices are held in
@@ -13,7 +14,7 @@ fp32, and deltas are rounded where they are added.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,7 +80,7 @@ class LinearSite:
         held = torch.float32 if device.type == "cpu" else dtype
         self._low_rank = LowRank(
             in_features,
-            [part.out_features for part in parts],
+            parts[-1].columns.stop,
             num_slots=num_slots,
             dtype=held,
             device=device,
@@ -134,10 +135,11 @@ class LinearSite:
         return not self._factor_bits and not self._replaced
 
     def _put_deltas(self, slot: int, deltas: Mapping[int, ModuleDelta]) -> None:
-        for number, delta in deltas.items():
-            self._low_rank.put(slot, number, delta.a, delta.b)
+        placed = [(self._parts[number], delta) for number, delta in sorted(deltas.items())]
+        self._low_rank.put(slot, [(part.columns, delta) for part, delta in placed])
+        for part, delta in placed:
             if delta.factor is not None:
-                self._put_factor(slot, self._parts[number], delta.factor)
+                self._put_factor(slot, part, delta.factor)
         self._delta_bits |= 1 << slot
 
     def _put_factor(self, slot: int, part: LinearPart, factor: Tensor) -> None:
@@ -148,13 +150,12 @@ class LinearSite:
         self._factor_bits |= 1 << slot
 
     def _apply_deltas(self, rows: AdapterRows, states: Tensor, output: Tensor) -> None:
-        columns = [output[:, part.columns] for part in self._parts]
         for run in rows.long_runs:
             if self._delta_bits >> run.slot & 1:
-                self._low_rank.add_to_run(run, states, columns)
+                self._low_rank.add_to_run(run, states, output)
         grid = rows.grid
         if grid is not None and grid.bits & self._delta_bits:
-            self._low_rank.add_to_grid(grid, states, columns)
+            self._low_rank.add_to_grid(grid, states, output)
 
     def _apply_factors(self, rows: AdapterRows, output: Tensor) -> None:
         assert self._factors is not None, "there are bits of factors"
@@ -175,79 +176,59 @@ class LinearSite:
 
 
 class LowRank:
-    """A and B of all slots, for parts that read the same input.
+    """A and B of all slots of a site.
 
     Args:
-        widths: output features of each part.
         dtype: in which they are held and, for a few tokens, multiplied.
     """
 
     def __init__(
         self,
         in_features: int,
-        widths: Sequence[int],
+        out_features: int,
         *,
         num_slots: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        # A part has the same place among the ranks in every slot; it grows with what is put in.
-        self._ranks = [0] * len(widths)
         self._a = torch.zeros((num_slots, 0, in_features), dtype=dtype, device=device)
-        self._bs = [
-            torch.zeros((num_slots, 0, width), dtype=dtype, device=device) for width in widths
-        ]
+        self._b = torch.zeros((num_slots, 0, out_features), dtype=dtype, device=device)
 
-    def put(self, slot: int, part: int, a: Tensor, b: Tensor) -> None:
-        """Fill a slot that is clear: a is [rank, in], b [rank, out of the part]."""
-        rank = len(a)
-        if rank > self._ranks[part]:
-            self._grow(part, rank)
-        first = sum(self._ranks[:part])
-        self._a[slot, first : first + rank].copy_(a)
-        self._bs[part][slot, :rank].copy_(b)
+    def put(self, slot: int, deltas: Sequence[tuple[slice, ModuleDelta]]) -> None:
+        """Fill a slot that is clear with deltas of parts of the output, ranks one after another."""
+        self._grow(sum(len(delta.a) for _, delta in deltas))
+        first = 0
+        for columns, delta in deltas:
+            last = first + len(delta.a)
+            self._a[slot, first:last].copy_(delta.a)
+            self._b[slot, first:last, columns].copy_(delta.b)
+            first = last
 
     def clear(self, slot: int) -> None:
         # Not the Bs alone: what stands in A may overflow, and infinity times zero is NaN.
-        for tensor in (self._a, *self._bs):
-            tensor[slot].zero_()
+        self._a[slot].zero_()
+        self._b[slot].zero_()
 
-    def add_to_grid(self, grid: Grid, states: Tensor, columns: Sequence[Tensor]) -> None:
-        """Add the deltas of few tokens.
-
-        Args:
-            states: [num_tokens, in].
-            columns: the output of each part, [num_tokens, out of the part].
-        """
+    def add_to_grid(self, grid: Grid, states: Tensor, output: Tensor) -> None:
+        """Add the deltas of few tokens: states [num_tokens, in], output [num_tokens, out]."""
         inputs = grid.gather(states).to(self._a.dtype)  # [slots, height, in]
-        hidden = torch.bmm(inputs, self._a[grid.slots].transpose(1, 2))  # [slots, height, ranks]
-        for ranks, b, output in self._used(columns):
-            grid.add(output, torch.bmm(hidden[:, :, ranks], b[grid.slots]))
+        hidden = torch.bmm(inputs, self._a[grid.slots].transpose(1, 2))  # [slots, height, rank]
+        grid.add(output, torch.bmm(hidden, self._b[grid.slots]))
 
-    def add_to_run(self, run: Run, states: Tensor, columns: Sequence[Tensor]) -> None:
+    def add_to_run(self, run: Run, states: Tensor, output: Tensor) -> None:
         """The same for many tokens on one adapter, computed in their own dtype."""
-        inputs = states[run.tokens]
-        hidden = torch.mm(inputs, self._a[run.slot].to(states.dtype).T)  # [tokens, ranks]
-        for ranks, b, output in self._used(columns):
-            output[run.tokens].addmm_(hidden[:, ranks], b[run.slot].to(states.dtype))
+        a, b = self._a[run.slot].to(states.dtype), self._b[run.slot].to(states.dtype)
+        hidden = torch.mm(states[run.tokens], a.T)  # [tokens, rank]
+        output[run.tokens].addmm_(hidden, b)
 
-    def _used(self, columns: Sequence[Tensor]) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Place among the ranks, B and output of the parts that adapters change."""
-        first = 0
-        for rank, b, output in zip(self._ranks, self._bs, columns, strict=True):
-            if rank:
-                yield slice(first, first + rank), b, output
-            first += rank
-
-    def _grow(self, part: int, rank: int) -> None:
-        """Make room for ``rank`` of a part; what is there stays."""
-        end = sum(self._ranks[: part + 1])
-        more = rank - self._ranks[part]
-        a, b = self._a, self._bs[part]
-        room = a.new_zeros((len(a), more, a.shape[2]))
-        self._a = torch.cat([a[:, :end], room, a[:, end:]], dim=1)
-        self._bs[part] = torch.cat([b, b.new_zeros((len(b), more, b.shape[2]))], dim=1)
-        self._ranks[part] = rank
+    def _grow(self, rank: int) -> None:
+        """Make room for so many ranks in every slot; what is there stays."""
+        more = rank - self._a.shape[1]
+        if more > 0:
+            self._a, self._b = (
+                torch.cat([held, held.new_zeros((len(held), more, held.shape[2]))], dim=1)
+                for held in (self._a, self._b)
+            )
 
 
 class ModuleSite:

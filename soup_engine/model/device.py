@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -94,3 +96,11 @@ def _cgroup_headroom() -> int:
         return max(0, int(limit.read_text()) - int(usage.read_text()))
     except (OSError, ValueError):
         return 1 << 62
+
+
+def release_free_memory() -> None:
+    """Give memory that was freed while loading back to the system, where the C library can."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl does not
+        if trim is not None:
+            trim(0)

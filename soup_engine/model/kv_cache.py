@@ -6,7 +6,7 @@ A *plane* is the keys or the values of one layer. Planes of equal shape lie in o
 copying a row or a block through all layers of an ordinary model is one operation:
 
     slab            [planes, rows, capacity + 1, heads, dim]
-    prefix store    [planes, blocks, block_size, heads, dim]
+    prefix store    [planes, blocks, block_size, heads, dim], block after block in memory
 
 The position axis stands before the heads: writing a token is one contiguous copy, and
 attention reads ``[rows, heads, capacity, dim]`` as a strided view.
@@ -15,10 +15,11 @@ attention reads ``[rows, heads, capacity, dim]`` as a strided view.
 from __future__ import annotations
 
 import math
+import mmap
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy
 import torch
 from torch import Tensor
 
@@ -105,18 +106,40 @@ def _as_copyable(tensor: Tensor) -> Tensor:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros; on a CPU pages of the system that cost memory and time only once they are used."""
+    """Zeros; on a CPU pages of the system that cost memory and time only once they are used.
+
+    Small pages, for in a slab the first token of a row touches one page in every plane: clearing
+    huge ones for it would take a quarter of a second.
+    """
     if device.type != "cpu" or 0 in shape:
         return torch.zeros(shape, dtype=dtype, device=device)
     size = math.prod(shape) * dtype.itemsize
-    return torch.from_numpy(numpy.zeros(size, dtype=numpy.uint8)).view(dtype).view(shape)
+    if sys.platform == "win32":
+        pages = mmap.mmap(-1, size)
+    else:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if sys.platform == "linux":
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.uint8).view(dtype).view(shape)
 
 
 class PlaneBlock:
-    """Planes of all layers over one pair of leading axes: a slab, or the prefix store."""
+    """Planes of all layers over one pair of leading axes: a slab, or the prefix store.
+
+    Args:
+        outer_first: whether all planes of one row or block lie together, so that a few of many
+            take up a few pages of memory.
+    """
 
     def __init__(
-        self, layout: KVLayout, dtype: torch.dtype, device: torch.device, outer: int, inner: int
+        self,
+        layout: KVLayout,
+        dtype: torch.dtype,
+        device: torch.device,
+        outer: int,
+        inner: int,
+        *,
+        outer_first: bool = False,
     ) -> None:
         self.outer = outer
         self.inner = inner
@@ -125,10 +148,14 @@ class PlaneBlock:
         ] = []  # each [planes, outer, inner, heads, dim] or, scales, without dim
         self._planes: dict[tuple[str, int], Plane] = {}
         for shape, members in layout.groups().items():
-            axes = (len(members), outer, inner, shape.heads)
+            leading = (outer, len(members)) if outer_first else (len(members), outer)
+            axes = (*leading, inner, shape.heads)
             # Memory that was never written may hold NaN, which a mask of -inf would let through.
             data = _zeros((*axes, shape.dim), dtype, device)
             scale = _zeros(axes, torch.float32, device) if dtype == torch.int8 else None
+            if outer_first:
+                data = data.transpose(0, 1)
+                scale = None if scale is None else scale.transpose(0, 1)
             self.tensors.extend([data] if scale is None else [data, scale])
             for number, member in enumerate(members):
                 self._planes[member] = Plane(data[number], None if scale is None else scale[number])
@@ -157,7 +184,9 @@ class KVPool:
         self.device = device
         self.block_size = block_size
         self._slabs: dict[int, PlaneBlock] = {}
-        self._store = PlaneBlock(layout, dtype, device, num_prefix_blocks, block_size)
+        self._store = PlaneBlock(
+            layout, dtype, device, num_prefix_blocks, block_size, outer_first=True
+        )
 
     def reset(self) -> None:
         """Drop all slabs and forget what the prefix store holds."""

@@ -148,15 +148,20 @@ def pack_linears(model: nn.Module) -> int:
     return packed
 
 
-def warm_up(model: nn.Module, row_counts: Iterable[int]) -> None:
+def warm_up(
+    model: nn.Module, row_counts: Iterable[int], head: nn.Module, head_row_counts: Iterable[int]
+) -> None:
     """Have oneDNN prepare its code for these numbers of rows, before somebody waits for it.
 
     One layer of each shape is enough: what is prepared is kept by shape.
+
+    Args:
+        head: the layer that makes logits, which sees sampled rows only.
     """
     layers: dict[tuple[int, ...], _Packed] = {}
     for module in model.modules():
         compute = getattr(module, "_compute", None)
-        if isinstance(compute, _Packed):
+        if isinstance(compute, _Packed) and module is not head:
             layers.setdefault((*compute.shape, isinstance(module, FusedLinear)), compute)
     for rows in row_counts:
         for (out_features, in_features, adds_residual), compute in layers.items():
@@ -164,6 +169,9 @@ def warm_up(model: nn.Module, row_counts: Iterable[int]) -> None:
             compute(states)
             if adds_residual and out_features <= in_features:
                 compute(states, states.new_zeros((rows, out_features)))
+    if isinstance(head, PackedLinear):
+        for rows in head_row_counts:
+            head(torch.zeros((rows, head.in_features), dtype=torch.bfloat16))
 
 
 def _parts(widths: Iterable[int], bias: Tensor | None) -> Iterable[LinearPart]:

@@ -31,7 +31,13 @@ from soup_engine.errors import (
 )
 from soup_engine.model.adapter_sites import describe_modules
 from soup_engine.model.causal_lm import CausalLM
-from soup_engine.model.device import available_memory, default_dtype, dtype_name, resolve_device
+from soup_engine.model.device import (
+    available_memory,
+    default_dtype,
+    dtype_name,
+    release_free_memory,
+    resolve_device,
+)
 from soup_engine.model.fused_layers import fuse_layers
 from soup_engine.model.linear import can_pack, pack_linears, warm_up
 from soup_engine.model.model_input import padded_length
@@ -40,7 +46,8 @@ from soup_engine.model.probe import Probe
 Progress = Callable[[str, float | None], None]
 
 WARM_UP_TOKENS = 512
-"""Steps of up to so many tokens find their matrix code prepared."""
+WARM_UP_SAMPLES = 32
+"""Steps of up to so many tokens, that sample up to so many, find their matrix code prepared."""
 
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Rotary embeddings whose frequencies follow the longest row of a batch."""
@@ -106,9 +113,16 @@ def load_model(config: ModelConfig, progress: Progress) -> LoadedModel:
         changed = 0 if _quantized(model_config) else fuse_layers(model)
         if can_pack(device, dtype) and not _quantized(model_config):
             changed += pack_linears(model)
-        warm_up(model, {padded_length(rows) for rows in range(1, WARM_UP_TOKENS + 1)})
+            _unmap(model)
+        warm_up(
+            model,
+            {padded_length(rows) for rows in range(1, WARM_UP_TOKENS + 1)},
+            model.get_output_embeddings(),
+            range(1, WARM_UP_SAMPLES + 1),
+        )
     if changed:
         probe.check()
+    release_free_memory()
     limit, notes = _context_limit(model_config)
     return LoadedModel(
         model=causal_lm,
@@ -228,6 +242,13 @@ def _load_weights(
     except (OSError, ImportError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelLoadError(f"The weights of {base} could not be loaded: {reason}") from error
+
+
+def _unmap(model: PreTrainedModel) -> None:
+    """Copy the parameters that were not packed out of the mapped weight files: what maps one
+    tensor of a file keeps all of it in memory."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
 
 
 def _merge_adapter(model: PreTrainedModel, path: str) -> PreTrainedModel:

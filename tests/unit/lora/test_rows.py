@@ -36,11 +36,13 @@ def test_a_grid_sorts_tokens_by_slot() -> None:
 
 
 def test_a_grid_of_all_tokens_needs_no_list_of_them() -> None:
-    grid = rows([(1, 1), (1, 0)], 2).grid
-    assert grid is not None and grid.tokens is None
-    output = torch.zeros(2, 1, dtype=torch.bfloat16)
-    grid.add(output, torch.tensor([[[1.0]], [[2.0]]]))
-    assert output.flatten().tolist() == [2, 1]
+    for slots, sums in (((1, 0), [2, 1]), ((0, 1), [1, 2])):
+        grid = rows([(1, slot) for slot in slots], 2).grid
+        assert grid is not None and grid.tokens is None
+        assert grid.sorted == (slots == (0, 1))
+        output = torch.zeros(2, 1, dtype=torch.bfloat16)
+        grid.add(output, torch.tensor([[[1.0]], [[2.0]]]))
+        assert output.flatten().tolist() == sums
 
 
 def test_long_runs_stay_out_of_the_grid() -> None:
