@@ -109,6 +109,7 @@ class Contender:
 def contenders(names: Sequence[str], work: Path) -> list[Contender]:
     """The programs of these names, in their environments."""
     found = []
+    command: tuple[str, ...]
     if OURS in names:
         command = ("-c", OURS_PROGRAM, "{model}", "{output}", "{quant}")
         found.append(Contender(name=OURS, python=Path(sys.executable), command=command))

@@ -14,7 +14,7 @@ import xllamacpp
 params = xllamacpp.CommonParams()
 params.model.path, request = sys.argv[1], json.loads(sys.argv[2])
 params.n_ctx, params.n_parallel, params.warmup = 512, 1, False
-params.hostname, params.port, params.cpuparams.n_threads = "127.0.0.1", 0, 1
+params.hostnames, params.port, params.cpuparams.n_threads = ["127.0.0.1"], 0, 1
 if len(sys.argv) > 3:
     params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(sys.argv[3], 1.0)]
 server = xllamacpp.Server(params)

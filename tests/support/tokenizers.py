@@ -34,11 +34,17 @@ QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+QWEN_EOS = "<|endoftext|>"
+"""transformers adds it to every Qwen tokenizer that lacks it."""
 LLAMA3 = QWEN2.replace(r"\p{N}|", r"\p{N}{1,3}|")
 
 
 def byte_level(
-    *, regex: str | None = None, digits: bool = False, ignore_merges: bool = False
+    *,
+    regex: str | None = None,
+    digits: bool = False,
+    ignore_merges: bool = False,
+    eos: str = "<eos>",
 ) -> PreTrainedTokenizerFast:
     """Byte-level BPE: with a regular expression, with GPT-2's, or with that after single digits."""
     steps: list[pre_tokenizers.PreTokenizer] = []
@@ -53,12 +59,12 @@ def byte_level(
     trainer = trainers.BpeTrainer(
         vocab_size=340,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        special_tokens=["<bos>", "<eos>", "<pad>"],
+        special_tokens=["<bos>", eos, "<pad>"],
         show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.add_tokens([AddedToken("<tool>", special=False)])
-    return _wrap(tokenizer)
+    return _wrap(tokenizer, eos_token=eos)
 
 
 def sentencepiece_like(*, prefix: bool) -> PreTrainedTokenizerFast:
@@ -88,16 +94,15 @@ def sentencepiece_like(*, prefix: bool) -> PreTrainedTokenizerFast:
 
 
 def _wrap(tokenizer: Tokenizer, **more: str) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", **more
-    )
+    special = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", **more}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
 TOKENIZERS = {
     "llama": lambda: byte_level(regex=LLAMA3, ignore_merges=True),
     "mistral": lambda: sentencepiece_like(prefix=True),
-    "qwen2": lambda: byte_level(regex=QWEN2),
-    "qwen3": lambda: byte_level(digits=True),
+    "qwen2": lambda: byte_level(regex=QWEN2, eos=QWEN_EOS),
+    "qwen3": lambda: byte_level(digits=True, eos=QWEN_EOS),
     "gemma2": lambda: sentencepiece_like(prefix=False),
     "gemma3": lambda: sentencepiece_like(prefix=False),
     "phi3": lambda: sentencepiece_like(prefix=True),

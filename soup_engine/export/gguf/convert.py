@@ -77,6 +77,11 @@ def convert_family(
         with new_file(target) as part:
             write_file(writer, part, tensors, source, report)
     notes = family.notes()
+    if vocabulary.left_out:
+        notes.append(
+            f"The embedding has no rows for {len(vocabulary.left_out)} of the tokenizer's tokens, "
+            f"which are left out: {', '.join(map(repr, vocabulary.left_out[:5]))}."
+        )
     replaced = fallbacks(tensors)
     if replaced:
         notes.append(

@@ -39,6 +39,7 @@ class Vocabulary:
         scores: of SentencePiece.
         merges: of byte-level BPE, each as two parts with a space between.
         space_prefix: whether a text gets a space before it; ``None`` says nothing.
+        left_out: added tokens for which the embedding has no row.
     """
 
     model: str
@@ -49,6 +50,7 @@ class Vocabulary:
     merges: list[str] | None = None
     space_prefix: bool | None = None
     special: SpecialTokens = field(default_factory=SpecialTokens)
+    left_out: tuple[str, ...] = ()
 
 
 def read_vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> Vocabulary:
@@ -72,12 +74,15 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> Vocab
                 "there with transformers' save_pretrained."
             ) from None
         tokenizer = {}
-    added = added_tokens(folder, tokenizer, settings)
+    known = added_tokens(folder, tokenizer, settings)
+    # Text models that were cut out of larger ones keep tokens (of an image, say) that they lack.
+    added = [token for token in known if token.id < size]
     kind = _kind(tokenizer)
     if kind == "gpt2":
         vocabulary = _byte_level(tokenizer, added, size)
     else:
         vocabulary = _sentencepiece(folder, tokenizer, settings, added, size)
+    vocabulary.left_out = tuple(token.text for token in known if token.id >= size)
     vocabulary.special = special_tokens(
         folder, tokenizer, settings, config, added, _pieces_of(tokenizer)
     )

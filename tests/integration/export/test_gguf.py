@@ -104,6 +104,7 @@ class Impatient(Silent):
         raise Cancelled
 
 
+@pytest.mark.usefixtures("ik_llama_cpp")
 @pytest.mark.parametrize("quant", ["f16", "q4_k_m"])
 def test_cancelled_leaves_the_old_file(
     quant: Any, gguf_model: Callable[[str], Path], tmp_path: Path
@@ -116,6 +117,7 @@ def test_cancelled_leaves_the_old_file(
     assert output.read_bytes() == b"old"
 
 
+@pytest.mark.usefixtures("ik_llama_cpp")
 @pytest.mark.parametrize("quant", ["q2_k", "q3_k_m", "q4_k_m", "q5_k_m", "q6_k", "iq4_xs"])
 def test_k_quants_fall_back_where_rows_do_not_fit(
     quant: Any, gguf_model: Callable[[str], Path], tmp_path: Path
@@ -154,13 +156,15 @@ EXPLICIT = {"tokenizer.ggml.add_bos_token"}
 @pytest.mark.parametrize("quant", ["f16", "q8_0"])
 @pytest.mark.parametrize("family", PRE_TOKENIZERS)
 def test_equals_llama_cpps_converter(
-    family: str, quant: Any, gguf_model: Callable[[str], Path], tmp_path: Path
+    family: str,
+    quant: Any,
+    gguf_model: Callable[[str], Path],
+    ik_llama_cpp: Path,
+    tmp_path: Path,
 ) -> None:
     """Tensors byte by byte, and all metadata."""
-    import ik_llama_cpp
-
     model = old_style(gguf_model(family), tmp_path / "model")
-    converter = Path(ik_llama_cpp.__file__).parents[1] / "bin" / "convert_hf_to_gguf.py"
+    converter = ik_llama_cpp / "bin" / "convert_hf_to_gguf.py"
     driver = ROOT / "benchmarks/llama_cpp_converter.py"
     theirs = tmp_path / "theirs.gguf"
     command = [converter, PRE_TOKENIZERS[family], model, theirs, quant]

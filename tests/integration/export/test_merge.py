@@ -116,6 +116,7 @@ def logits(model: torch.nn.Module) -> torch.Tensor:
         ({"target_modules": ["embed_tokens", "lm_head"]}, True),
         ({"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}, True),
         ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, True),
+        ({"target_modules": ["embed_tokens"], "ensure_weight_tying": True}, True),
         ({"target_modules": ["q_proj"]}, False),
         (
             {
