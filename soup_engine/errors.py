@@ -14,7 +14,8 @@ sentence that says what is wrong and, where there is one, what would work.
     │   ├── DeviceError                     503 device_unavailable
     │   ├── InsufficientMemoryError         503 insufficient_memory
     │   ├── AddressInUseError               503 address_in_use
-    │   └── StateFileError                  503 state_file_invalid
+    │   ├── StateFileError                  503 state_file_invalid
+    │   └── InsufficientDiskError           507 insufficient_disk
     ├── ConfigError                         400 invalid_config       (exit code 2 in the CLI)
     ├── RequestError                        400 invalid_request
     │   ├── InvalidValueError               400 invalid_value
@@ -38,6 +39,10 @@ sentence that says what is wrong and, where there is one, what would work.
     │   └── ExportError                     400 export_error
     │       ├── ExportSourceError           400 export_source_invalid
     │       ├── ExportUnsupportedError      400 export_unsupported
+    │       ├── ExportPathError             403 export_path_forbidden
+    │       ├── ExportNotFoundError         404 export_not_found
+    │       ├── ExportConflictError         409 export_conflict
+    │       ├── ExportUnverifiedError       422 export_unverified
     │       └── ExportToolError             500 export_tool_failed
     ├── EngineStoppedError                  503 engine_stopped
     └── EngineStepError                     500 engine_step_failed
@@ -102,6 +107,13 @@ class StateFileError(CannotRunError):
     """The file that keeps what was loaded at run time cannot be read or written."""
 
     code = "state_file_invalid"
+
+
+class InsufficientDiskError(CannotRunError):
+    """What is to be written does not fit on the disk of its target."""
+
+    status = 507
+    code = "insufficient_disk"
 
 
 class ConfigError(SoupError):
@@ -243,6 +255,34 @@ class ExportUnsupportedError(ExportError):
     """The format, or the converter here, has no way to express this model faithfully."""
 
     code = "export_unsupported"
+
+
+class ExportPathError(ExportError):
+    """A source or a target lies outside the folders that exports may use."""
+
+    status = 403
+    code = "export_path_forbidden"
+    type = "permission_error"
+
+
+class ExportNotFoundError(ExportError):
+    status = 404
+    code = "export_not_found"
+    type = "not_found_error"
+
+
+class ExportConflictError(ExportError):
+    """The target is there already, or another export writes it."""
+
+    status = 409
+    code = "export_conflict"
+
+
+class ExportUnverifiedError(ExportError):
+    """The result answers too differently from its source; it was put aside."""
+
+    status = 422
+    code = "export_unverified"
 
 
 class ExportToolError(ExportError):

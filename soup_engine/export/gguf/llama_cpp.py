@@ -23,8 +23,9 @@ PATH_VARIABLE = "LLAMA_CPP_PATH"
 BUILD_STEPS = (
     f"git clone --depth 1 https://github.com/ggml-org/llama.cpp {HOME_FOLDER} && "
     f"cmake -S {HOME_FOLDER} -B {HOME_FOLDER}/build -DGGML_NATIVE=ON -DLLAMA_CURL=OFF && "
-    f"cmake --build {HOME_FOLDER}/build --config Release -j --target {QUANTISER}"
+    f"cmake --build {HOME_FOLDER}/build --config Release -j --target"
 )
+"""How to build a program, whose name follows."""
 
 PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "OMP_NUM_THREADS")
 PASSED_ON_PREFIXES = ("GGML_", "LLAMA_CPP_")
@@ -36,7 +37,12 @@ _UNSHOWABLE = re.compile(r"[^\x20-\x7e]+")
 
 
 def find_quantiser(given: Path | None) -> Path:
-    """llama.cpp's ``llama-quantize``.
+    """llama.cpp's ``llama-quantize``, as ``find_program`` finds it."""
+    return find_program(QUANTISER, given)
+
+
+def find_program(name: str, given: Path | None = None) -> Path:
+    """A program of llama.cpp, such as ``llama-quantize``.
 
     Args:
         given: the program, or a folder of llama.cpp; nothing else is looked at then.
@@ -45,23 +51,23 @@ def find_quantiser(given: Path | None) -> Path:
         ExportToolError: there is none; the message says how to get one.
     """
     if given is not None:
-        for program in _candidates(given):
+        for program in _candidates(given, name):
             return program
-        raise ExportToolError(f"There is no {QUANTISER} at {given}, nor in its build/bin.")
+        raise ExportToolError(f"There is no {name} at {given}, nor in its build/bin.")
     for place in _places():
-        for program in _candidates(place):
+        for program in _candidates(place, name):
             return program
-    found = shutil.which(QUANTISER)
+    found = shutil.which(name)
     if found is not None:
         return Path(found)
     package = importlib.util.find_spec("ik_llama_cpp")
     if package is not None and package.origin is not None:
-        for program in _candidates(Path(package.origin).parent):
+        for program in _candidates(Path(package.origin).parent, name):
             return program
+    install = "install one with pip install 'soup-workbench[kquants]', or "
     raise ExportToolError(
-        f"This type is made by llama.cpp's {QUANTISER}, which was not found under --llama-cpp, "
-        f"{PATH_VARIABLE}, {HOME_FOLDER} or PATH. Install one with pip install "
-        f"'soup-workbench[kquants]', or build it: {BUILD_STEPS}"
+        f"llama.cpp's {name} was not found under --llama-cpp, {PATH_VARIABLE}, {HOME_FOLDER} or "
+        f"PATH: {install if name == QUANTISER else ''}build it: {BUILD_STEPS} {name}"
     )
 
 
@@ -81,13 +87,13 @@ def _places() -> Iterator[Path]:
     yield Path(HOME_FOLDER).expanduser()
 
 
-def _candidates(place: Path) -> Iterator[Path]:
+def _candidates(place: Path, name: str) -> Iterator[Path]:
     if place.is_file() and os.access(place, os.X_OK):
         yield place
         return
     for folder in PROGRAM_FOLDERS:
-        for name in (QUANTISER, f"{QUANTISER}.exe"):
-            program = place / folder / name
+        for file in (name, f"{name}.exe"):
+            program = place / folder / file
             if program.is_file() and os.access(program, os.X_OK):
                 yield program
 
