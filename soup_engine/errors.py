@@ -29,12 +29,16 @@ sentence that says what is wrong and, where there is one, what would work.
     │   ├── DuplicateRequestError           409 duplicate_request
     │   ├── BodyTooLargeError               413 body_too_large
     │   ├── QueueFullError                  429 queue_full
-    │   └── AdapterError                    400 adapter_error
-    │       ├── AdapterInvalidError         400 adapter_invalid
-    │       ├── AdapterPathError            403 adapter_path_forbidden
-    │       ├── AdapterNotFoundError        404 adapter_not_found
-    │       ├── AdapterConflictError        409 adapter_conflict
-    │       └── AdapterNotReadyError        503 adapter_not_ready
+    │   ├── AdapterError                    400 adapter_error
+    │   │   ├── AdapterInvalidError         400 adapter_invalid
+    │   │   ├── AdapterPathError            403 adapter_path_forbidden
+    │   │   ├── AdapterNotFoundError        404 adapter_not_found
+    │   │   ├── AdapterConflictError        409 adapter_conflict
+    │   │   └── AdapterNotReadyError        503 adapter_not_ready
+    │   └── ExportError                     400 export_error
+    │       ├── ExportSourceError           400 export_source_invalid
+    │       ├── ExportUnsupportedError      400 export_unsupported
+    │       └── ExportToolError             500 export_tool_failed
     ├── EngineStoppedError                  503 engine_stopped
     └── EngineStepError                     500 engine_step_failed
 """
@@ -220,6 +224,32 @@ class AdapterNotReadyError(AdapterError):
 
     status = 503
     code = "adapter_not_ready"
+    type = "server_error"
+
+
+class ExportError(RequestError):
+    """A model or adapter cannot be merged or converted as asked."""
+
+    code = "export_error"
+
+
+class ExportSourceError(ExportError):
+    """The files of the model or adapter are missing, damaged, or do not fit each other."""
+
+    code = "export_source_invalid"
+
+
+class ExportUnsupportedError(ExportError):
+    """The format, or the converter here, has no way to express this model faithfully."""
+
+    code = "export_unsupported"
+
+
+class ExportToolError(ExportError):
+    """A program that the conversion runs is missing or failed."""
+
+    status = 500
+    code = "export_tool_failed"
     type = "server_error"
 
 

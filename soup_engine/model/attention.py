@@ -22,10 +22,14 @@ from transformers.masking_utils import AttentionMaskInterface, causal_mask_funct
 from soup_engine.errors import UnsupportedModelError
 from soup_engine.lora.rows import StepAdapters
 from soup_engine.model.kv_cache import KVPool, Plane
-from soup_engine.model.model_input import MAX_BATCHED_QUERY, AttentionGroup, ModelInput
+from soup_engine.model.model_input import AttentionGroup, ModelInput
 
 IMPLEMENTATION = "soup_ragged"
 """Name under which both hooks are registered with transformers."""
+
+MAX_GROUPED_QUERY = 256
+"""Longer chunks are a row of their own for every head: their masks would take more than that
+saves."""
 
 MaskFunction = Callable[[Any, Any, Any, Any], Any]
 _Source = TypeVar("_Source")
@@ -56,16 +60,18 @@ class RaggedMask:
         self.step = step
         self.causal = rule is causal_mask_function
         self._rule = rule
-        self._bias: dict[tuple[int, torch.dtype], Tensor] = {}
+        self._bias: dict[tuple[int, torch.dtype, int], Tensor] = {}
 
-    def bias(self, number: int, group: AttentionGroup, dtype: torch.dtype) -> Tensor:
-        """0 where a token may look, -inf elsewhere: [rows, 1, queries, context]."""
-        bias = self._bias.get((number, dtype))
+    def bias(
+        self, number: int, group: AttentionGroup, dtype: torch.dtype, repeats: int = 1
+    ) -> Tensor:
+        """0 where a token may look, -inf elsewhere: [rows, 1, repeats * queries, context]."""
+        bias = self._bias.get((number, dtype, repeats))
         if bias is None:
-            allowed = visible_positions(self._rule, group)
+            allowed = visible_positions(self._rule, group).repeat(1, 1, repeats, 1)
             bias = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
             bias.masked_fill_(~allowed, float("-inf"))
-            self._bias[number, dtype] = bias
+            self._bias[number, dtype, repeats] = bias
         return bias
 
 
@@ -260,7 +266,7 @@ def attend(
         output = _attend_by_matmul(
             grouped, key, value, keys.scale, values.scale, bias, scale, softcap
         )
-    elif queries > MAX_BATCHED_QUERY:
+    elif queries > MAX_GROUPED_QUERY or (mask.causal and group.from_start):
         # The heads that share keys become the head axis, the key heads the batch axis: the
         # keys are then repeated by a stride of zero instead of a copy.
         causal = mask.causal and group.from_start
@@ -274,11 +280,14 @@ def attend(
             scale=scale,
         ).unsqueeze(0)
     else:
-        # Heads that share keys become further queries of the same key head.
-        bias = mask.bias(number, group, query.dtype)
-        bias = bias.unsqueeze(2).expand(-1, -1, shared, -1, -1).flatten(2, 3)
+        # Heads that share keys become further queries of the same key head, so that each key
+        # is laid out once for all of them.
         output = functional.scaled_dot_product_attention(
-            grouped.flatten(2, 3), key, value, attn_mask=bias, scale=scale
+            grouped.flatten(2, 3),
+            key,
+            value,
+            attn_mask=mask.bias(number, group, query.dtype, shared),
+            scale=scale,
         ).view(rows, heads, shared, queries, -1)
     # [rows, queries, heads, shared, value_dim]
     return output.permute(0, 3, 1, 2, 4).reshape(rows * queries, query_heads, -1)

@@ -23,7 +23,7 @@ from soup_engine.server.state import ServerState, server_state
 State = Annotated[ServerState, Depends(server_state)]
 
 
-def _takes_changes(state: State) -> None:
+async def _takes_changes(state: State) -> None:
     """Raises EngineStoppedError: the server is on its way down."""
     state.check_accepts()
 
