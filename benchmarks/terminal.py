@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import environments
+from benchmarks.command_line import LOGS, RESULTS, demo_model
 from benchmarks.errors import BenchmarkError
 from benchmarks.fleet import Start, fleet, progress, warm_up
 from benchmarks.load import closed_loop
@@ -27,7 +28,6 @@ from benchmarks.prompts import PromptMaker
 from benchmarks.report import Goal, circumstances, goals_table, markdown_table, write_json
 from benchmarks.scenarios import OURS, Cells, Plan, cells_table, measure_closed, throughput
 from benchmarks.servers import Settings, Soup
-from benchmarks.serving import LOGS, RESULTS, demo_model
 from benchmarks.statistics import Ratio, ratio_of_medians
 from benchmarks.terminal_server import SIZE, SoupTui, TerminalServer
 
