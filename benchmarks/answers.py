@@ -126,9 +126,40 @@ def text_times(readings: Sequence[tuple[float, bytes]]) -> tuple[float, ...]:
     return () if response is None else _read_events(response).text_times
 
 
+@dataclass(frozen=True, slots=True)
+class PartialAnswer:
+    """What came of an answer before somebody went away, or all of it.
+
+    Attributes:
+        status: of HTTP; ``None`` when not even the head came.
+        model: what the server says was used.
+        text: so far; of an error, the body.
+        complete: whether its end came, too.
+    """
+
+    status: int | None
+    model: str | None
+    text: str
+    complete: bool
+
+
+def partial_answer(readings: Sequence[tuple[float, bytes]]) -> PartialAnswer:
+    """What the bytes so far say."""
+    response = _parse_response(readings)
+    if response is None:
+        return PartialAnswer(None, None, "", False)
+    if response.status != 200:
+        body = b"\n".join([*(event for _, event in response.events), response.rest])
+        return PartialAnswer(response.status, None, body.decode(errors="replace"), True)
+    content = _read_events(response)
+    complete = response.complete and content.finish_reason is not None and content.error is None
+    return PartialAnswer(response.status, content.model, content.text, complete)
+
+
 @dataclass(slots=True)
 class _Content:
     text: str = ""
+    model: str | None = None
     text_times: tuple[float, ...] = ()
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -144,6 +175,7 @@ def _read_events(response: _Response) -> _Content:
         event = json.loads(payload)
         if event.get("error"):
             content.error = f"the server reported {json.dumps(event['error'])[:200]}"
+        content.model = event.get("model", content.model)
         for choice in event.get("choices", ()):
             part = choice.get("delta", {}).get("content")
             if part:

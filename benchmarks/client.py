@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -22,6 +22,12 @@ class Endpoint:
     common_body: Mapping[str, Any]
     host: str = "127.0.0.1"
     path: str = "/v1/chat/completions"
+
+    def asking(self, model: str | None) -> Endpoint:
+        """The same for another model, such as an adapter; itself when ``None``."""
+        if model is None:
+            return self
+        return replace(self, common_body={**self.common_body, "model": model})
 
     def request(self, prompt: str, max_tokens: int) -> bytes:
         """One HTTP request; its connection closes at the end, which marks the answer's end."""

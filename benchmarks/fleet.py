@@ -147,11 +147,16 @@ class RunningServer:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How to start one server: its kind, its interpreter, and further arguments if any."""
+    """How to start one server: its kind, its interpreter, and further arguments if any.
+
+    Attributes:
+        kind: how its process is held.
+    """
 
     server: Server
     python: Path
     extra: tuple[str, ...] = ()
+    kind: type[RunningServer] = RunningServer
 
 
 @contextlib.asynccontextmanager
@@ -165,7 +170,7 @@ async def fleet(
             name = start.server.name
             progress(f"starting {name} ({settings.dtype}) …")
             log = logs / f"{name}-{settings.dtype}.log"
-            server = RunningServer.launch(start.server, settings, start.python, log, start.extra)
+            server = start.kind.launch(start.server, settings, start.python, log, start.extra)
             stack.push_async_callback(server.stop)
             await server.wait_ready()
             await warm_up(server, prompts)

@@ -84,11 +84,23 @@ async def _until_readings(requests: Sequence[StreamingRequest], count: int) -> N
 
 
 class Background:
-    """Requests that run while something else is measured, and go away at the end."""
+    """Requests that run while something else is measured, and go away at the end.
 
-    def __init__(self, server: RunningServer, prompts: Sequence[str], max_tokens: int) -> None:
+    Args:
+        models: what each asks for; the endpoint's own model when not given.
+    """
+
+    def __init__(
+        self,
+        server: RunningServer,
+        prompts: Sequence[str],
+        max_tokens: int,
+        models: Sequence[str] | None = None,
+    ) -> None:
+        asked = [None] * len(prompts) if models is None else models
         self.requests = [
-            StreamingRequest(server.endpoint, prompt, max_tokens) for prompt in prompts
+            StreamingRequest(server.endpoint.asking(model), prompt, max_tokens)
+            for model, prompt in zip(asked, prompts, strict=True)
         ]
 
     async def __aenter__(self) -> Background:

@@ -93,6 +93,15 @@ def _collect(
     )
 
 
+def _endpoints(
+    endpoint: Endpoint, prompts: Sequence[str], models: Sequence[str | None] | None
+) -> Iterator[tuple[Endpoint, str]]:
+    """Where each prompt is asked."""
+    asked = [None] * len(prompts) if models is None else models
+    for model, prompt in zip(asked, prompts, strict=True):
+        yield endpoint.asking(model), prompt
+
+
 async def closed_loop(
     endpoint: Endpoint,
     prompts: Sequence[str],
@@ -101,20 +110,22 @@ async def closed_loop(
     max_tokens: int,
     count_tokens: Callable[[str], int],
     max_seconds: float = float("inf"),
+    models: Sequence[str | None] | None = None,
 ) -> LoadResult:
     """Answer all prompts with ``streams`` requests in flight at any time.
 
+    ``models`` are what the prompts ask for, one each, ``None`` for the endpoint's own.
     After ``max_seconds`` no further request starts, those in flight are completed; at least one
     request a stream is made however slow the server is.
     """
-    queue: Iterator[str] = iter(prompts)
+    queue = _endpoints(endpoint, prompts, models)
     requests: list[StreamingRequest] = []
     cpu_started = time.process_time()
     deadline = time.perf_counter() + max_seconds
 
     async def stream() -> None:
-        for prompt in queue:
-            request = StreamingRequest(endpoint, prompt, max_tokens)
+        for asked, prompt in queue:
+            request = StreamingRequest(asked, prompt, max_tokens)
             requests.append(request)
             await request.run(REQUEST_TIMEOUT_S)
             if time.perf_counter() > deadline:
@@ -140,19 +151,28 @@ async def open_loop(
     *,
     max_tokens: int,
     count_tokens: Callable[[str], int],
+    models: Sequence[str | None] | None = None,
 ) -> LoadResult:
-    """Send each prompt at its arrival time; latencies count from there, not from the sending."""
+    """Send each prompt at its arrival time; latencies count from there, not from the sending.
+
+    ``models`` as in ``closed_loop``; the results are in the order of the prompts.
+    """
     requests: list[StreamingRequest] = []
     cpu_started = time.process_time()
     started = time.perf_counter()
 
-    async def arrive(prompt: str, at: float) -> None:
-        request = StreamingRequest(endpoint, prompt, max_tokens)
+    async def arrive(asked: Endpoint, prompt: str, at: float) -> None:
+        request = StreamingRequest(asked, prompt, max_tokens)
         requests.append(request)
         await asyncio.sleep(started + at - time.perf_counter())
         await request.run(REQUEST_TIMEOUT_S, started=started + at)
 
     await asyncio.gather(
-        *(arrive(prompt, at) for prompt, at in zip(prompts, arrivals, strict=True))
+        *(
+            arrive(asked, prompt, at)
+            for (asked, prompt), at in zip(
+                _endpoints(endpoint, prompts, models), arrivals, strict=True
+            )
+        )
     )
     return _collect(requests, cpu_started, count_tokens)

@@ -79,6 +79,11 @@ def time_text(seconds: float | None) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.2f} s"
 
 
+def fine_time_text(seconds: float | None) -> str:
+    """A short time in ms, to the microsecond."""
+    return NOTHING if seconds is None else f"{seconds * 1000:.3f} ms"
+
+
 def latency_text(p50: float | None, p95: float | None) -> str:
     return f"{time_text(p50)} / {time_text(p95)}"
 

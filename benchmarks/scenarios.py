@@ -99,17 +99,19 @@ def ttft_p95(cell: Cell) -> float | None:
     return cell.summary.ttft.p95
 
 
-async def _take_turns(
+async def take_turns(
     fleet: Fleet,
     plan: Plan,
     loads: Sequence[float],
     measure: Callable[[RunningServer, float, int], Awaitable[LoadResult]],
     unit: str,
 ) -> Cells:
+    """One cell for each round, load and server; ``unit`` is what a load is counted in."""
     cells: list[Cell] = []
     for round_ in range(plan.rounds):
-        names = list(fleet)[:: 1 if round_ % 2 == 0 else -1]
-        for load in loads:
+        direction = 1 if round_ % 2 == 0 else -1
+        names = list(fleet)[::direction]
+        for load in loads[::direction]:
             for name in names:
                 cell = await _measure_cell(fleet[name], load, round_, measure)
                 cells.append(cell)
@@ -167,7 +169,7 @@ async def measure_closed(fleet: Fleet, plan: Plan, prompts: PromptMaker) -> Cell
             max_seconds=plan.cell_seconds,
         )
 
-    return await _take_turns(fleet, plan, plan.streams, measure, "streams")
+    return await take_turns(fleet, plan, plan.streams, measure, "streams")
 
 
 async def measure_open(fleet: Fleet, plan: Plan, prompts: PromptMaker) -> Cells:
@@ -184,7 +186,7 @@ async def measure_open(fleet: Fleet, plan: Plan, prompts: PromptMaker) -> Cells:
             count_tokens=prompts.count_tokens,
         )
 
-    return await _take_turns(fleet, plan, plan.rates, measure, "requests/s")
+    return await take_turns(fleet, plan, plan.rates, measure, "requests/s")
 
 
 def cells_table(cells: Cells, load_header: str) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,6 +38,9 @@ class Settings:
 
     Attributes:
         kv_cache_bytes: memory for keys and values that each server may use.
+        adapters: folders of the LoRA adapters that are served from the start, by name; all of
+            them may run together.
+        max_lora_rank: the highest rank of an adapter.
     """
 
     model: Path
@@ -45,6 +48,12 @@ class Settings:
     device: str = "cpu"
     kv_cache_bytes: int = 2 * GIB
     sampling: Sampling = Sampling()
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    max_lora_rank: int = 8
+
+    def named_adapters(self) -> list[str]:
+        """``NAME=FOLDER`` for each adapter, as command lines take it."""
+        return [f"{name}={folder}" for name, folder in self.adapters.items()]
 
 
 class Server(ABC):
@@ -115,6 +124,7 @@ class Soup(Server):
             "--device", settings.device,
             "--kv-cache-memory", str(settings.kv_cache_bytes),
             "--port", str(port),
+            *(["--adapters", *settings.named_adapters()] if settings.adapters else []),
         ]  # fmt: skip
 
     def body(self, settings: Settings) -> Mapping[str, Any]:
@@ -147,6 +157,18 @@ class Vllm(Server):
             "--kv-cache-memory-bytes", str(settings.kv_cache_bytes),
             "--host", "127.0.0.1",
             "--port", str(port),
+            *self._lora_arguments(settings),
+        ]  # fmt: skip
+
+    @staticmethod
+    def _lora_arguments(settings: Settings) -> list[str]:
+        if not settings.adapters:
+            return []
+        return [
+            "--enable-lora",
+            "--max-loras", str(len(settings.adapters)),
+            "--max-lora-rank", str(settings.max_lora_rank),
+            "--lora-modules", *settings.named_adapters(),
         ]  # fmt: skip
 
     def body(self, settings: Settings) -> Mapping[str, Any]:

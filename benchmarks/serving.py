@@ -17,20 +17,27 @@ scenarios:
 from __future__ import annotations
 
 import argparse
-import asyncio
 import dataclasses
-import os
 import shlex
-import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import environments
-from benchmarks.errors import BenchmarkError
-from benchmarks.fleet import Start, fleet, progress
+from benchmarks.command_line import (
+    LOGS,
+    RESULTS,
+    Outcome,
+    add_common_options,
+    circumstances_of,
+    exit_status,
+    model_of,
+    names,
+    numbers,
+    positive,
+    settings_of,
+    starts_for,
+)
+from benchmarks.fleet import fleet, progress
 from benchmarks.footprint import footprint_report, measure_footprint
 from benchmarks.interference import (
     long_prefill_report,
@@ -39,7 +46,7 @@ from benchmarks.interference import (
     measure_long_row,
 )
 from benchmarks.prompts import PromptMaker
-from benchmarks.report import Circumstances, Goal, circumstances, goals_table, write_json
+from benchmarks.report import Goal, write_json
 from benchmarks.scenarios import (
     Fleet,
     Plan,
@@ -48,10 +55,8 @@ from benchmarks.scenarios import (
     measure_closed,
     measure_open,
 )
-from benchmarks.servers import DTYPES, GIB, SERVERS, Settings
+from benchmarks.servers import SERVERS
 
-RESULTS = environments.ROOT / "benchmarks" / "results"
-LOGS = RESULTS / "logs"
 ALL_SCENARIOS = ("closed", "open", "long-prefill", "long-row", "memory")
 COMPARED = ("soup", "vllm", "transformers", "soup-cli")
 INTERFERENCE_SERVERS = ("soup", "vllm")
@@ -59,57 +64,6 @@ QUICK_PLAN = Plan(
     rounds=1, streams=(1, 4), rates=(1.0,), max_tokens=16, requests_per_stream=1, min_requests=2,
     cell_seconds=5.0,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What one scenario gave in one dtype.
-
-    Attributes:
-        data: everything that was measured, for the JSON file.
-    """
-
-    scenario: str
-    dtype: str
-    table: str
-    goals: list[Goal]
-    notes: tuple[str, ...]
-    data: Any
-
-
-def _numbers(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    def parse(text: str) -> tuple[Any, ...]:
-        values = tuple(kind(part) for part in text.split(","))
-        if any(value <= 0 for value in values):
-            raise argparse.ArgumentTypeError("every number must be above 0")
-        return values
-
-    return parse
-
-
-def _positive(text: str) -> int:
-    (value,) = _numbers(int)(text)
-    return int(value)
-
-
-def _names(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    def parse(text: str) -> tuple[str, ...]:
-        names = tuple(text.split(","))
-        for name in names:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
-        return names
-
-    return parse
-
-
-def _of_server(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator or name not in SERVERS or not value:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not SERVER=VALUE with a server of {', '.join(SERVERS)}"
-        )
-    return name, value
 
 
 def parser() -> argparse.ArgumentParser:
@@ -120,34 +74,18 @@ def parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
     add("scenario", nargs="?", default="closed", choices=(*ALL_SCENARIOS, "all"))
-    add("--model", type=Path, help="folder of the model (default: the demo model)")
-    add(
-        "--dtype",
-        type=_names(DTYPES),
-        default=("bfloat16",),
-        help="bfloat16, float32 or both with a comma (default: bfloat16)",
-    )
-    add("--device", default="cpu", help="cpu, cuda, … (default: cpu)")
     some = ",".join(INTERFERENCE_SERVERS)
-    add("--servers", type=_names(tuple(SERVERS)),
+    add("--servers", type=names(tuple(SERVERS)),
         help=f"of {','.join(SERVERS)} (default: {','.join(COMPARED)}; {some} for long-prefill "
         "and long-row; soup for memory)")  # fmt: skip
-    add("--streams", type=_numbers(int), help="of closed (default: 1,4,8,16,32)")
-    add("--rates", type=_numbers(float), help="requests/s of open (default: 0.5,1,2,4)")
-    add("--rounds", type=_positive, help="turns that every server gets (default: 3)")
-    add("--max-tokens", type=_positive, help="length of every answer (default: 48)")
-    add("--requests-per-stream", type=_positive, help="of closed and long-row (default: 3)")
+    add("--streams", type=numbers(int), help="of closed (default: 1,4,8,16,32)")
+    add("--rates", type=numbers(float), help="requests/s of open (default: 0.5,1,2,4)")
+    add("--rounds", type=positive, help="turns that every server gets (default: 3)")
+    add("--max-tokens", type=positive, help="length of every answer (default: 48)")
+    add("--requests-per-stream", type=positive, help="of closed and long-row (default: 3)")
     add("--cell-seconds", type=float,
         help="a load starts no request after so long (default: 30)")  # fmt: skip
-    add("--seed", type=int, default=0, help="of prompts and arrivals (default: 0)")
-    add("--kv-cache-gib", type=_positive, default=2, help="of every server (default: 2)")
-    add("--environment", type=_of_server, action="append", default=[], metavar="SERVER=FOLDER",
-        help="use this virtual environment for a server instead of making one")  # fmt: skip
-    add("--argument", type=_of_server, action="append", default=[], metavar="SERVER=ARGUMENT",
-        help="one more argument for a server's command line")  # fmt: skip
-    add("--quick", action="store_true",
-        help="a smoke test in a few minutes; its figures mean nothing")  # fmt: skip
-    add("--output", type=Path, help="JSON file (default: in benchmarks/results)")
+    add_common_options(made)
     return made
 
 
@@ -161,41 +99,12 @@ def plan_of(options: argparse.Namespace) -> Plan:
     return dataclasses.replace(base, **given)
 
 
-def demo_model() -> Path:
-    """The program's own demo model, fetched and converted if it is not there yet."""
-    from soup_engine.model.demo import ensure_demo_model
-
-    return ensure_demo_model(lambda stage, _share: progress(stage))
-
-
 def servers_for(scenario: str, named: Sequence[str] | None) -> tuple[str, ...]:
     if named is not None:
         return tuple(named)
     if scenario in ("long-prefill", "long-row"):
         return INTERFERENCE_SERVERS
     return ("soup",) if scenario == "memory" else COMPARED
-
-
-def starts_for(names: Sequence[str], options: argparse.Namespace) -> list[Start]:
-    """Each server with its interpreter, whose environment is made when none was named."""
-    folders = dict(options.environment)
-    starts = []
-    for name in names:
-        server = SERVERS[name]
-        if name in folders:
-            python = environments.python_in(Path(folders[name]).absolute())
-            if not python.exists():
-                raise BenchmarkError(f"{folders[name]} is no virtual environment: no bin/python.")
-        elif server.only_device not in (None, options.device):
-            raise BenchmarkError(
-                f"the environment made for {name} serves on {server.only_device}: give one for "
-                f"{options.device} with --environment {name}=FOLDER or leave it out of --servers."
-            )
-        else:
-            python = environments.ensure(server.environment)
-        extra = tuple(value for owner, value in options.argument if owner == name)
-        starts.append(Start(server, python, extra))
-    return starts
 
 
 async def run_scenario(
@@ -231,27 +140,18 @@ async def run(options: argparse.Namespace, command: str) -> None:
     Raises:
         BenchmarkError: a server cannot be started or does not answer.
     """
-    task = asyncio.current_task()
-    assert task is not None
-    # Cancelled, it ends the servers on its way out.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    model = (options.model or await asyncio.to_thread(demo_model)).absolute()
+    model = await model_of(options)
     plan = plan_of(options)
     prompts = PromptMaker(model, plan.seed)
     scenarios = ALL_SCENARIOS if options.scenario == "all" else (options.scenario,)
     target = options.output or RESULTS / f"{options.scenario}-{'-'.join(options.dtype)}.json"
     measured: list[dict[str, Any]] = []
     for dtype in options.dtype:
-        settings = Settings(
-            model=model,
-            dtype=dtype,
-            device=options.device,
-            kv_cache_bytes=options.kv_cache_gib * GIB,
-        )
+        settings = settings_of(options, model, dtype)
         for group in groups_of(scenarios):
             wanted = {scenario: servers_for(scenario, options.servers) for scenario in group}
-            names = tuple(dict.fromkeys(name for some in wanted.values() for name in some))
-            starts = starts_for(names, options)
+            together = tuple(dict.fromkeys(name for some in wanted.values() for name in some))
+            starts = starts_for(together, options)
             async with fleet(starts, settings, prompts, LOGS) as running:
                 for scenario in group:
                     present = {name: running[name] for name in wanted[scenario]}
@@ -259,7 +159,7 @@ async def run(options: argparse.Namespace, command: str) -> None:
                         scenario, present, plan, prompts, dtype, options.quick
                     )
                     around = circumstances_of(starts, command)
-                    print(text_of(outcome, around, plan), flush=True)
+                    print(outcome.text(around, plan.rounds), flush=True)
                     measured.append(
                         {"circumstances": around, "settings": settings, "outcome": outcome}
                     )
@@ -274,40 +174,11 @@ def groups_of(scenarios: Sequence[str]) -> list[list[str]]:
     return [group for group in (sharing, alone) if group]
 
 
-def circumstances_of(starts: Sequence[Start], command: str) -> Circumstances:
-    versions = {
-        start.server.name: environments.installed_versions(start.python, start.server.packages)
-        for start in starts
-    }
-    return circumstances(command, len(os.sched_getaffinity(0)), versions)
-
-
-def text_of(outcome: Outcome, around: Circumstances, plan: Plan) -> str:
-    """The outcome in Markdown, as it goes into the README."""
-    parts = [f"### {outcome.scenario}, {outcome.dtype}", outcome.table]
-    if outcome.goals:
-        parts.append(goals_table(outcome.goals))
-    rounds = f"{plan.rounds} round" + ("s" if plan.rounds > 1 else "")
-    parts.append(
-        f"Medians of {rounds}; ratios are ratios of medians with the least and greatest of a "
-        f"round. {around.sentence()}"
-    )
-    return "\n\n".join([*parts, *outcome.notes]) + "\n"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0 when everything was measured, whether or not what is wanted was reached."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = parser().parse_args(given)
-    command = shlex.join(["python", "-m", "benchmarks.serving", *given])
-    try:
-        asyncio.run(run(options, command))
-    except BenchmarkError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return 130
-    return 0
+    return exit_status(run(options, shlex.join(["python", "-m", "benchmarks.serving", *given])))
 
 
 if __name__ == "__main__":

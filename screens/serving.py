@@ -1,139 +1,345 @@
-"""The first screen: what is served, where, and how it is doing."""
+"""Screen 1: what is served, where, what it takes, and who is being answered."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.screen import Screen
-from textual.widgets import Footer
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
 
+from screens.dialogs import AskChoice, AskText
+from screens.frame import Bench, WorkbenchScreen
+from screens.model_chooser import ModelChooser
+from soup_engine.errors import ConfigError
+from soup_engine.messages import RequestView
 from soup_engine.metrics.snapshot import EngineSnapshot
-from soup_tui.formatting import LATENCY_MEASURES, bar, glyphs, kv_text, latency_rows, uptime
+from soup_tui import machine
+from soup_tui.actions import bindings
+from soup_tui.config import Settings
+from soup_tui.formatting import bar, count, duration, kv_text, size, uptime
+from soup_tui.machine import Gpu
+from soup_tui.model_choices import DEMO, recent_path, remember
+from soup_tui.option_line import option_line, settings_from_line
+from soup_tui.service import Ability, ServedModel, error_sentence
+from soup_tui.widgets.line_strip import LineStrip
 from soup_tui.widgets.reading import Reading
+from soup_tui.widgets.row_table import Column, Row, RowTable
+from soup_tui.widgets.share_bar import ShareBar
+from soup_tui.widgets.title import Title
 
-_STATES = ("loading", "starting", "ready", "draining", "stopped", "failed")
-_COLUMNS = ("p50", "p95", "p99", "samples")
-_BAR_WIDTH = 20
+_COLUMNS = (
+    Column("request", 0),
+    Column("adapter", 12),
+    Column("state", 9),
+    Column("prompt", 7, right=True),
+    Column("output", 7, right=True),
+    Column("age", 8, right=True),
+    Column("tok/s", 7, right=True),
+    Column("from", 14, from_width=100),
+)
+_TONES = {"waiting": "muted", "preempted": "warning"}
+_PROGRESS_WIDTH = 30
+_LOAD_WINDOW_S = 300
 
 
-class ServingScreen(Screen[None]):
-    """State, address and a request to try; load, memory and latency of the last minute."""
+class ServingScreen(WorkbenchScreen):
+    """While nothing is served, a model is chosen here."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 as Textual has it
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("c", "copy_request", "Copy request", id="serving.copy_request"),
-    ]
+    NAME = "serving"
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012 as Textual has it
+    BINDINGS: ClassVar[list[BindingType]] = bindings("serving")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._glyphs = glyphs()
-        self._request = ""
-        # Kept rather than queried: figures may still arrive while the screen goes away.
-        self._readings: dict[str, Reading] = {}
-        self._endpoint = Vertical(classes="panel", id="endpoint")
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench)
+        self._filter = ""
+        self._shown = ""
+        marks = self.glyphs
+        self._address_title = Title("Address", marks)
+        self._address = Reading(id="address")
+        self._curl = Reading(id="curl", classes="name")
+        self._model = Reading(id="model")
+        self._detail = Reading(id="detail", classes="name")
+        self._notes = Reading(id="notes", classes="warning")
+        self._kv_bar, self._kv = ShareBar(marks, id="kv-bar"), Reading(id="kv")
+        self._host_bar, self._host = ShareBar(marks, id="host-bar"), Reading(id="host")
+        self._gpu_bar, self._gpu = ShareBar(marks, id="gpu-bar"), Reading(id="gpu")
+        self._load_title = Title("tokens/s", marks, note=f"last {_LOAD_WINDOW_S // 60} min")
+        self._load = LineStrip(lambda value: f"{value:,.0f}", marks, id="load-strip")
+        self._requests_title = Title("Requests", marks)
+        self._requests = RowTable(_COLUMNS, "No requests in flight.", marks, id="requests")
+        self._progress = Reading(id="progress")
+        self._chooser = ModelChooser(marks, lambda: self.bridge.settings)
 
-    def compose(self) -> ComposeResult:
-        with Horizontal(id="top"):
-            yield self._reading("state", classes="state-loading")
-            yield self._reading("model")
-            yield self._reading("uptime", classes="name")
-        with VerticalScroll(id="body", can_focus=False):
-            with self._endpoint:
-                yield self._reading("address")
-                yield self._reading("request")
+    def compose_body(self) -> ComposeResult:
+        with Vertical(id="served"):
             with Horizontal(id="panels"):
-                yield from self._compose_load()
-                yield from self._compose_latency()
-            yield self._reading("message")
-        yield Footer(show_command_palette=False)
+                with Vertical(id="endpoint"):
+                    yield self._address_title
+                    yield self._address
+                    yield self._curl
+                    yield self._model
+                    yield self._detail
+                with Vertical(id="memory"):
+                    yield Title("Memory", self.glyphs)
+                    yield from self._memory_row("KV cache", self._kv_bar, self._kv, "kv-row")
+                    yield from self._memory_row("host", self._host_bar, self._host, "host-row")
+                    yield from self._memory_row("GPU", self._gpu_bar, self._gpu, "gpu-row")
+            yield self._notes
+            with Vertical(id="load"):
+                yield self._load_title
+                yield self._load
+            yield self._requests_title
+            yield self._requests
+        with Vertical(id="progress-panel"):
+            yield self._progress
+        yield self._chooser
 
-    def _compose_load(self) -> ComposeResult:
-        with Vertical(classes="panel", id="load") as panel:
-            panel.border_title = "Now"
-            for key, name in (
-                ("throughput", "tokens/s"),
-                ("running", "running"),
-                ("waiting", "waiting"),
-                ("requests", "requests"),
-                ("kv", "KV cache"),
-            ):
-                with Horizontal(classes="row"):
-                    yield Reading(name, classes="name")
-                    yield self._reading(key, self._glyphs.nothing, "figure")
-
-    def _compose_latency(self) -> ComposeResult:
-        with Vertical(classes="panel", id="latency") as panel:
-            panel.border_title = "Latency, last minute"
-            with Horizontal(classes="row latency"):
-                yield Reading(classes="name")
-                for column in _COLUMNS:
-                    yield Reading(column, classes="figure name")
-            for measure in LATENCY_MEASURES:
-                with Horizontal(classes="row latency"):
-                    yield Reading(measure.upper(), classes="name")
-                    for column in _COLUMNS:
-                        yield self._reading(f"{measure}-{column}", self._glyphs.nothing, "figure")
-
-    def _reading(self, key: str, text: str = "", classes: str = "") -> Reading:
-        """A text that ``_show`` can change later."""
-        self._readings[key] = Reading(text, id=key, classes=classes)
-        return self._readings[key]
+    def _memory_row(self, name: str, share: ShareBar, text: Reading, id: str) -> Iterable[Widget]:
+        with Horizontal(classes="row memory", id=id):
+            yield Reading(name, classes="name")
+            yield share
+            yield text
 
     def on_mount(self) -> None:
-        self._show_endpoint("Loading", "", "")
-        self._show_state("loading")
+        super().on_mount()
+        self.query_one("#gpu-row").display = bool(machine.read_gpus())
 
-    def show_loading(self, stage: str, share: float | None) -> None:
-        """How far loading is; ``share`` is from 0 to 1, ``None`` where it is not known."""
-        done = "" if share is None else f"{bar(share, _BAR_WIDTH, self._glyphs)} {share:.0%}"
-        self._show_endpoint("Loading", stage, done)
+    def look(self) -> None:
+        bridge = self.bridge
+        state = "served" if bridge.service is not None else "loading" if bridge.loading else "idle"
+        if state != self._shown:
+            self._shown = state
+            for name in ("served", "loading", "idle"):
+                self.set_class(state == name, f"-{name}")
+            # What had the focus may be hidden from now on.
+            self.call_after_refresh(self.focus_list)
+        self.show_keys(self.footer_keys())
+        if state == "loading":
+            self._show_progress()
+        elif state == "idle":
+            failure = None if bridge.error is None else error_sentence(bridge.error)
+            self._chooser.look(failure)
+        else:
+            self._show_service()
 
-    def show_ready(self, address: str, request: str, notes: Sequence[str]) -> None:
-        """Where the server answers, and a command that asks it something."""
-        self._request = request
-        self._show_endpoint("Address", address, request)
-        self._show("message", " ".join(notes))
+    def focus_list(self) -> None:
+        """That of the requests, or of the models while nothing is served."""
+        if self._shown == "served":
+            self._requests.focus()
+        elif self._shown == "idle":
+            self._chooser.focus_list()
 
-    def show_failure(self, sentence: str) -> None:
-        """Why nothing is served."""
-        self._show_state("failed")
-        self._show_endpoint("Failed", "Nothing is served.", sentence)
+    def footer_keys(self) -> list[tuple[str, str]]:
+        keys = super().footer_keys()
+        if self.bridge.service is not None:
+            return keys
+        return [] if self.bridge.loading else [("enter", "serve"), *keys[-2:]]
 
-    def show_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """The figures of now; only those that changed repaint."""
-        self._show_state(snapshot.state)
-        self._show("model", f"{snapshot.model} on {snapshot.device}, {snapshot.dtype}")
-        self._show("uptime", f"up {uptime(snapshot.uptime_s)}")
-        self._show("throughput", f"{snapshot.tokens_per_s:,.1f}")
-        self._show("running", f"{snapshot.running:,}")
-        self._show("waiting", f"{snapshot.waiting:,}")
+    def _show_progress(self) -> None:
+        stage, share = self.bridge.stage or "", self.bridge.share
+        done = "" if share is None else f"\n{bar(share, _PROGRESS_WIDTH, self.glyphs)} {share:.0%}"
+        self._progress.show(f"{stage}{done}")
+
+    def _show_service(self) -> None:
+        service, snapshot = self.bridge.service, self.bridge.snapshot
+        assert service is not None, "only what is served is shown"
+        self._address.show(service.address or "no HTTP server")
+        self._curl.show(service.curl)
+        self._show_model(service.model)
+        if snapshot is None:
+            return
+        self._address_title.show(f"up {uptime(snapshot.uptime_s)}")
+        self._show_memory(snapshot)
+        line = self.bridge.history.line(
+            lambda one: one.tokens_per_s or None, _LOAD_WINDOW_S, self._load.columns
+        )
+        self._load.show([line])
         counters = snapshot.counters
-        self._show("requests", f"{counters.requests:,} in all, {counters.rejected:,} rejected")
-        filled = bar(snapshot.kv.used_fraction, _BAR_WIDTH, self._glyphs)
-        self._show("kv", f"{filled} {kv_text(snapshot.kv)}")
-        for name, cells in latency_rows(snapshot, self._glyphs):
-            for column, cell in zip(_COLUMNS, cells, strict=True):
-                self._show(f"{name.lower()}-{column}", cell)
+        bullet = self.glyphs.bullet
+        self._requests_title.show(
+            f"{counters.requests:,} accepted {bullet} {counters.rejected:,} rejected {bullet}"
+            f" {counters.preemptions:,} preempted",
+            "Requests" if not self._filter else f"Requests with {self._filter!r}",
+        )
+        self._requests.say(
+            f"No request in flight has {self._filter!r} in it."
+            if self._filter and snapshot.requests
+            else "No requests in flight."
+        )
+        self._requests.show(
+            [row for view in snapshot.requests if self._matches(row := self._row(view))]
+        )
 
-    def action_copy_request(self) -> None:
-        if self._request:
-            self.app.copy_to_clipboard(self._request)
-            self.notify("The request is in the clipboard.", markup=False)
+    def _show_model(self, model: ServedModel) -> None:
+        bullet = f" {self.glyphs.bullet} "
+        parameters = f", {count(model.num_parameters)} parameters" if model.num_parameters else ""
+        self._model.show(f"{model.architecture}{parameters}")
+        self._detail.show(
+            bullet.join(
+                (
+                    model.backend,
+                    model.device,
+                    model.dtype,
+                    f"context {model.max_model_len:,}",
+                    f"up to {model.max_num_seqs} rows",
+                )
+            )
+        )
+        self._notes.show(" ".join(model.notes))
+        self._notes.display = bool(model.notes)
 
-    def _show_endpoint(self, title: str, first: str, second: str) -> None:
-        self._endpoint.border_title = title
-        self._show("address", first)
-        self._show("request", second)
+    def _show_memory(self, snapshot: EngineSnapshot) -> None:
+        kv = snapshot.kv
+        total = max(1, kv.row_blocks_total + kv.prefix_blocks_total)
+        rows, kept = kv.row_blocks_used / total, kv.prefix_blocks_used / total
+        self._kv_bar.show((rows, kept) if rows + kept else (kv.used_fraction,))
+        self._kv.show(kv_text(kv))
+        memory = machine.read_host_memory()
+        ours = snapshot.memory_rss_bytes
+        others = max(0, memory.total - memory.available - ours)
+        self._host_bar.show((ours / memory.total, others / memory.total))
+        self._host.show(f"{size(ours)} of {size(memory.total)}")
+        if found := machine.read_gpus():
+            self._show_gpu(found[0])
 
-    def _show(self, reading: str, text: str) -> None:
-        self._readings[reading].show(text)
+    def _show_gpu(self, gpu: Gpu) -> None:
+        memory = gpu.memory
+        others = gpu.others_bytes or 0
+        used = memory.total - memory.available
+        self._gpu_bar.show((max(0, used - others) / memory.total, others / memory.total))
+        parts = [f"{size(used)} of {size(memory.total)}"]
+        if gpu.utilisation is not None:
+            parts.append(f"{gpu.utilisation:.0%}")
+        if gpu.clock_mhz is not None:
+            parts.append(f"{gpu.clock_mhz} MHz")
+        if gpu.power_w is not None:
+            parts.append(f"{gpu.power_w:.0f} W")
+        if others:
+            parts.append(f"{size(others)} others'")
+        self._gpu.show(f" {self.glyphs.bullet} ".join(parts))
 
-    def _show_state(self, state: str) -> None:
-        reading = self._readings["state"]
-        reading.show(f"{self._glyphs.dot} {state}")
-        for known in _STATES:
-            reading.set_class(state == known, f"state-{known}")
+    def _row(self, view: RequestView) -> Row:
+        rate = self.glyphs.nothing if view.tokens_per_s is None else f"{view.tokens_per_s:.1f}"
+        name = view.request_id if view.index == 0 else f"{view.request_id} #{view.index + 1}"
+        cells = (
+            name,
+            view.adapter or self.glyphs.nothing,
+            view.state,
+            f"{view.prompt_tokens:,}",
+            f"{view.output_tokens:,}",
+            duration(float(round(view.age_s, 1))) or "",
+            rate,
+            view.label,
+        )
+        return Row(f"{view.request_id}\n{view.index}", cells, _TONES.get(view.state, ""))
+
+    def _matches(self, row: Row) -> bool:
+        return any(self._filter.lower() in cell.lower() for cell in row.cells)
+
+    @property
+    def filters(self) -> bool:
+        return self.bridge.service is not None
+
+    @property
+    def filter_text(self) -> str:
+        return self._filter
+
+    def filter_with(self, text: str) -> None:
+        self._filter = text.strip()
+        self.look()
+
+    def select_request(self, request_id: str) -> bool:
+        """Put the cursor on a request; False when it is not in flight."""
+        self.filter_with("")
+        return self._requests.select(f"{request_id}\n0")
+
+    def copied(self) -> str:
+        """The command that asks the service something."""
+        return "" if self.bridge.service is None else self.bridge.service.curl
+
+    def action_abort(self) -> None:
+        selected = self._requests.selected
+        service = self.bridge.service
+        if self.refuse(Ability.ABORT) or service is None:
+            return
+        if selected is None:
+            self.say("No request is selected.", "warning")
+            return
+        request_id = selected.partition("\n")[0]
+
+        def abort() -> str:
+            ended = service.abort(request_id)
+            return f"Aborted {request_id}." if ended else f"{request_id} had ended already."
+
+        self.bridge.command(abort)
+
+    def action_restart(self) -> None:
+        if self.bridge.loading or (
+            self.bridge.service is not None and self.refuse(Ability.RESTART)
+        ):
+            return
+
+        def restart(line: str | None) -> None:
+            if line is None:
+                return
+            try:
+                self._serve(settings_from_line(line, self.bridge.settings))
+            except ConfigError as error:
+                self.say(error.message, "error")
+
+        self.app.push_screen(
+            AskText(
+                "Serve with these settings",
+                "As options of soup serve. What runs now may finish first.",
+                option_line(self.bridge.settings),
+            ),
+            restart,
+        )
+
+    def action_stop(self) -> None:
+        if self.bridge.loading or self.refuse(Ability.STOP):
+            return
+        timeout_s = self.bridge.settings.drain_timeout
+        choices = [
+            ("drain", "d", f"drain: running requests may go on for {timeout_s:g} s"),
+            ("now", "s", "stop now: they end with an error"),
+        ]
+
+        def stop(chosen: str | None) -> None:
+            if chosen is not None and self.bridge.service is not None:
+                self.bridge.stop(timeout_s if chosen == "drain" else 0.0)
+                self.show_status()
+                self.look()
+
+        self.app.push_screen(AskChoice("Stop serving", choices, self.glyphs), stop)
+
+    def action_choose(self) -> None:
+        """Choose by a path or id; while nothing is served there is a list, too."""
+        if self.bridge.loading or (
+            self.bridge.service is not None and self.refuse(Ability.RESTART)
+        ):
+            return
+        self._chooser.ask_for_path(self._serve_source)
+
+    def action_demo(self) -> None:
+        if not self.bridge.loading and not (
+            self.bridge.service is not None and self.refuse(Ability.RESTART)
+        ):
+            self._serve_source(DEMO)
+
+    def on_model_chooser_chosen(self, message: ModelChooser.Chosen) -> None:
+        self._serve_source(message.source)
+
+    def _serve_source(self, source: str) -> None:
+        demo = source == DEMO
+        self._serve(self.bridge.settings.serving(None if demo else source))
+
+    def _serve(self, settings: Settings) -> None:
+        if settings.model is not None:
+            remember(recent_path(), settings.model)
+        self.bridge.open(settings, self.bridge.settings.drain_timeout)
+        self.show_status()
+        self.look()

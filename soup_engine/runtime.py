@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -126,6 +127,10 @@ class Runtime:
             loopback=listener.loopback,
         )
         return BackgroundServer(state, listener)
+
+    def at_stop(self, work: Callable[[], object]) -> None:
+        """Do something when it is told to stop, before anything else; the latest comes first."""
+        self._to_undo.callback(work)
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
         """Refuse new requests, let the running ones finish, end the rest with an error, and

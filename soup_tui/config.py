@@ -28,6 +28,10 @@ from soup_engine.config import (
 from soup_engine.errors import ConfigError
 from soup_tui.setting import BOOLEAN, FOLDERS, INTEGER, NUMBER, PATH, SIZE, TEXT, Kind, Setting
 
+ANY_RUNNING = "any"
+"""What ``attach`` is when no address is given."""
+WITH_ATTACH = frozenset({"attach", "api_key", "admin_key", "ascii", "mouse", "theme", "log_level"})
+"""The settings that mean something beside ``attach``."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _DTYPE_SHORT_NAMES = {
@@ -226,6 +230,32 @@ class Settings:
         default=False,
         commands=frozenset({"serve"}),
     )
+    attach: str | None = _setting(
+        TEXT,
+        "Show a running server instead of starting one: the one at URL, or without URL one of yours"
+        " on this machine.",
+        metavar="[URL]",
+        commands=frozenset({"tui"}),
+    )
+    ascii: bool = _setting(
+        BOOLEAN,
+        "Draw with ASCII characters only.",
+        default=False,
+        commands=frozenset({"tui"}),
+    )
+    mouse: bool = _setting(
+        BOOLEAN,
+        "Take the mouse; without it the terminal's own selection works.",
+        default=True,
+        commands=frozenset({"tui"}),
+    )
+    theme: str | None = _setting(
+        TEXT,
+        "Colours of the application; the key T lists them.",
+        metavar="NAME",
+        default_text="dark ones of its own",
+        commands=frozenset({"tui"}),
+    )
     log_level: str = _setting(
         TEXT,
         f"Least severe messages to log: {', '.join(LOG_LEVELS)}.",
@@ -241,15 +271,28 @@ class Settings:
                 f" ({self.max_tokens_limit}).",
                 param="max_tokens",
             )
-        if not self.demo and self.model is None:
-            raise ConfigError(
-                "Say what to serve: --model PATH, or --demo for a small model to try.",
-                param="model",
-            )
         if self.demo and self.base is not None:
             raise ConfigError(
                 "The base model belongs to an adapter given by --model; --demo takes none.",
                 param="base",
+            )
+
+    @property
+    def serves_something(self) -> bool:
+        return self.demo or self.model is not None
+
+    def serving(self, model: str | None) -> Settings:
+        """These settings with another model, ``None`` for the demo."""
+        return dataclasses.replace(
+            self, model=model, demo=model is None, base=None, served_model_name=None, adapters=()
+        )
+
+    def require_model(self) -> None:
+        """Raises ConfigError: nothing is named that could be served."""
+        if not self.serves_something:
+            raise ConfigError(
+                "Say what to serve: --model PATH, or --demo for a small model to try.",
+                param="model",
             )
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from soup_engine.errors import ConfigError
-from soup_tui.config import Settings, table
+from soup_tui.config import WITH_ATTACH, Settings, table
 from soup_tui.setting import Setting
 
 ENVIRONMENT_PREFIX = "SOUP_"
@@ -62,6 +62,9 @@ def resolve(
     _choose_between(given, "demo", "model")
     _choose_between(given, "uds", "host")
     _choose_between(given, "uds", "port")
+    for name in _TABLE:
+        if name not in WITH_ATTACH:
+            _choose_between(given, "attach", name)
     return Settings(**{name: entry.value for name, entry in given.items()})
 
 

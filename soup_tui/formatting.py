@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from soup_engine.config import ServerConfig
 from soup_engine.metrics.snapshot import EngineSnapshot, KVCacheUsage, Percentiles
+from soup_tui.glyphs import Glyphs
 
 LATENCY_MEASURES = ("ttft", "itl", "e2e")
 LATENCY_WINDOW_S = 60
 
 _WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-
-
-@dataclass(frozen=True, slots=True)
-class Glyphs:
-    """Characters that the terminal may or may not have."""
-
-    nothing: str
-    full: str
-    empty: str
-    dot: str
-
-
-UNICODE = Glyphs(nothing="–", full="█", empty="░", dot="●")  # noqa: RUF001
-ASCII = Glyphs(nothing="-", full="#", empty=".", dot="*")
-
-
-def glyphs() -> Glyphs:
-    """The characters that the standard output can carry."""
-    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-    return UNICODE if encoding == "utf8" else ASCII
 
 
 def duration(seconds: float | None) -> str | None:
@@ -48,6 +27,11 @@ def duration(seconds: float | None) -> str | None:
     if seconds < 120:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min"
+
+
+def short_duration(seconds: float) -> str:
+    """For an axis: ``2 ms``, ``0.5 s`` or ``20 s``."""
+    return f"{seconds * 1000:g} ms" if seconds < 0.1 else f"{seconds:g} s"
 
 
 def uptime(seconds: float) -> str:
@@ -66,6 +50,16 @@ def size(num_bytes: float) -> str:
             return f"{num_bytes:.0f} {unit}"
         num_bytes /= 1024
     return f"{num_bytes:.1f} GiB"
+
+
+def count(number: int) -> str:
+    """``950``, ``12.3k``, ``135M`` or ``1.24B``."""
+    value = float(number)
+    for unit in ("", "k", "M"):
+        if value < 1000:
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:.3g}B"
 
 
 def bar(fraction: float, width: int, marks: Glyphs) -> str:
@@ -96,9 +90,34 @@ def latency_rows(
     return [(name.upper(), latency_row(window.get(name), marks)) for name in LATENCY_MEASURES]
 
 
-def plain(text: str) -> str:
-    """Foreign text without control characters, escape sequences among them."""
-    return "".join(character if character.isprintable() else " " for character in text)
+def plain(text: str, limit: int = 2_000) -> str:
+    """Foreign text made safe to show on one line: the one gate that all of it goes through.
+
+    Control and formatting characters (escape sequences, bidirectional overrides, joiners) become
+    spaces, so that nothing is interpreted and every emoji of a joined one has a width that all
+    terminals agree on; variation selectors, about which they do not, go. What is longer than
+    ``limit`` characters is cut. Markup is no matter here: nothing that shows this parses it.
+    """
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else " "
+        for character in text
+        if not _is_variation_selector(character)
+    )
+
+
+def plain_lines(text: str, limit: int = 20_000) -> str:
+    """As ``plain``, for text that keeps its lines; of a longer one the end is shown."""
+    if len(text) > limit:
+        text = "…" + text[1 - limit :]
+    return "\n".join(plain(line.expandtabs(4), limit) for line in text.splitlines())
+
+
+def _is_variation_selector(character: str) -> bool:
+    return "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"
 
 
 def curl_line(address: str, model: str, server: ServerConfig) -> str:

@@ -45,8 +45,8 @@ from soup_engine.model.probe import Probe
 
 Progress = Callable[[str, float | None], None]
 
-WARM_UP_TOKENS = 512
-WARM_UP_SAMPLES = 32
+WARM_UP_TOKENS = 256
+WARM_UP_SAMPLES = 16
 """Steps of up to so many tokens, that sample up to so many, find their matrix code prepared."""
 
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")

@@ -65,6 +65,10 @@ def attach_state(app: FastAPI, state: ServerState) -> None:
     app.state.soup = state
 
 
-def server_state(request: Request) -> ServerState:
-    """FastAPI dependency: the state of the server that got the request."""
+async def server_state(request: Request) -> ServerState:
+    """FastAPI dependency: the state of the server that got the request.
+
+    A coroutine, as every dependency here is: FastAPI runs others on a thread, and to hand a
+    request there and back takes milliseconds while the engine computes.
+    """
     return cast(ServerState, request.app.state.soup)

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from soup_engine.metrics.snapshot import EngineSnapshot
-from soup_tui.formatting import Glyphs, bar, glyphs, kv_text, latency_rows, plain, uptime
+from soup_tui.formatting import bar, kv_text, latency_rows, plain, uptime
+from soup_tui.glyphs import Glyphs, stdout_glyphs
 
 if TYPE_CHECKING:
     from soup_engine.logs import LogEntry
@@ -48,7 +49,7 @@ class Dashboard:
     def refresh(self) -> None:
         runtime = self._runtime
         warnings = runtime.logs.entries(limit=_SHOWN_WARNINGS, min_level=logging.WARNING)
-        view = dashboard_view(runtime.snapshot(), runtime.address or "", warnings, glyphs())
+        view = dashboard_view(runtime.snapshot(), runtime.address or "", warnings, stdout_glyphs())
         self._live.update(view, refresh=True)
 
 

@@ -13,9 +13,23 @@ import typer
 
 from soup_engine.errors import ConfigError, SoupError
 from soup_tui import __version__
-from soup_tui.cli import adapters, deploy, export, llama, merge, quantize, serve, tui
+from soup_tui.cli import (
+    adapters,
+    deploy,
+    export,
+    llama,
+    merge,
+    metrics,
+    quantize,
+    serve,
+    servers,
+    tui,
+)
 from soup_tui.cli.options import HelpOption, settings_command, show_help_without_command, spread
 from soup_tui.config_sources import DEBUG_VARIABLE
+
+_INTERRUPTED = 130
+"""As a shell has it for a program that SIGINT ended."""
 
 # No rich markup: it triples the time of --help, and boxes are hard to read in a journal.
 app = typer.Typer(
@@ -30,6 +44,8 @@ app = typer.Typer(
 )
 for _name, _run in (("tui", tui.run), ("serve", serve.run)):
     app.command(_name)(settings_command(_name, _run))
+app.command("servers", add_help_option=False)(servers.servers)
+app.command("metrics", add_help_option=False)(metrics.metrics)
 app.add_typer(adapters.app)
 for _command in (merge.merge, export.export, quantize.quantize):
     app.command(add_help_option=False)(_command)
@@ -68,6 +84,8 @@ def run(arguments: list[str]) -> int:
         return _fail(error, _one_line(error), 2)
     except SoupError as error:
         return _fail(error, error.message, 1)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     except BrokenPipeError:
         # The reader of our output left, as with "| head": nobody is there to be told.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

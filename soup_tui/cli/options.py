@@ -7,14 +7,17 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from soup_tui.config import Settings, table
+from soup_tui.config import ANY_RUNNING, Settings, table
 from soup_tui.config_sources import option_name, resolve, unknown_variables
 from soup_tui.setting import BOOLEAN, SIZE, Setting
+
+_ATTACH = option_name("attach")
 
 
 def _print_help(context: typer.Context, asked: bool) -> None:
@@ -61,13 +64,15 @@ def settings_command(name: str, run: Callable[[Settings], int]) -> Callable[...,
 
 
 def spread(arguments: Sequence[str]) -> list[str]:
-    """``--adapters a=1 b=2`` as ``--adapters a=1 --adapters b=2``: Typer's options take one value
-    at a time."""
+    """``--adapters a=1 b=2`` as ``--adapters a=1 --adapters b=2``, and ``--attach`` without an
+    address as ``--attach=any``: Typer's options take one value each."""
     spreading = {option_name(name) for name, setting in table() if setting.kind.many}
     spread_out: list[str] = []
     option = ""
     given = False
-    for argument in arguments:
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue="-"):
+        if argument == _ATTACH and following.startswith("-"):
+            argument = f"{_ATTACH}={ANY_RUNNING}"
         if argument.startswith("-"):
             option = argument.partition("=")[0]
             given = "=" in argument

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from soup_engine.backends.base import ModelInfo
 from soup_engine.config import ServerConfig
-from soup_tui.formatting import curl_line, plain, size
+from soup_tui.formatting import count, curl_line, plain, size
 
 
 def start_report(
@@ -15,7 +15,10 @@ def start_report(
     """The chosen model, device, types, memory and limits, the adapters, the address, and a request
     to try."""
     rows = [
-        ("model", f"{plain(model.name)} ({model.architecture}, {_parameters(model)} parameters)"),
+        (
+            "model",
+            f"{plain(model.name)} ({model.architecture}, {count(model.num_parameters)} parameters)",
+        ),
         ("device", f"{model.device}, {model.dtype}"),
         ("KV cache", f"{size(model.kv_cache_bytes)}, {model.kv_cache_type}"),
         ("context", f"{model.max_model_len:,} tokens, up to {model.max_num_seqs} sequences"),
@@ -27,15 +30,6 @@ def start_report(
     lines += [f"note      {plain(note)}" for note in model.notes]
     lines += [f"try       {curl_line(address, model.name, server)}"]
     return "\n".join(lines)
-
-
-def _parameters(model: ModelInfo) -> str:
-    count = float(model.num_parameters)
-    for unit in ("", "k", "M"):
-        if count < 1000:
-            return f"{count:.3g}{unit}"
-        count /= 1000
-    return f"{count:.3g}B"
 
 
 def _keys(server: ServerConfig) -> str:

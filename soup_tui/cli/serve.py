@@ -23,6 +23,7 @@ from soup_tui.launch import (
     launch,
     open_runtime,
 )
+from soup_tui.running_servers import announcing
 
 if TYPE_CHECKING:
     from soup_engine.runtime import Runtime
@@ -45,6 +46,7 @@ def serve(settings: Settings, open_it: OpenRuntime) -> int:
     Raises:
         SoupError: it cannot be opened, or it failed while it served.
     """
+    settings.require_model()
     if settings.dashboard and not sys.stdout.isatty():
         raise ConfigError("--dashboard draws in a terminal, and the output is none: leave it out.")
     _log_to_stderr(settings)
@@ -56,7 +58,7 @@ def serve(settings: Settings, open_it: OpenRuntime) -> int:
             leave_now()
         print(_report(runtime, settings), flush=True)
         try:
-            stop = _serve(runtime, events, settings)
+            stop = serve_until_stopped(runtime, events, settings)
         finally:
             stop_runtime(runtime, events, settings.drain_timeout)
         print(f"Stopped after {stop.signal_name}.", flush=True)
@@ -76,7 +78,7 @@ def _open(
     settings: Settings, events: SimpleQueue[Event], open_it: OpenRuntime
 ) -> Runtime | StopAsked:
     """The runtime once it answers, or the signal that came first."""
-    launch(settings, events.put, open_it)
+    launch(settings, events.put, announcing(open_it, "serve"))
     with progress_view() as view:
         while True:
             match events.get():
@@ -90,8 +92,14 @@ def _open(
                     return stop
 
 
-def _serve(runtime: Runtime, events: SimpleQueue[Event], settings: Settings) -> StopAsked:
-    """Wait for a signal, drawing the dashboard meanwhile if one is wanted."""
+def serve_until_stopped(
+    runtime: Runtime, events: SimpleQueue[Event], settings: Settings
+) -> StopAsked:
+    """Wait for a signal, drawing the dashboard meanwhile if one is wanted.
+
+    Raises:
+        CannotRunError: the engine failed.
+    """
     with _dashboard(runtime) if settings.dashboard else nullcontext() as dashboard:
         while True:
             try:
@@ -117,12 +125,13 @@ def _log_to_stderr(settings: Settings) -> None:
     """Our log records at the level asked for, and warnings of the libraries."""
     level = settings.log_level.upper()
     logging.getLogger("soup_engine").setLevel(level)
-    handler: logging.Handler = logging.NullHandler() if settings.dashboard else _stderr_handler()
+    handler: logging.Handler = logging.NullHandler() if settings.dashboard else stderr_handler()
     handler.setLevel(level)
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
-def _stderr_handler() -> logging.Handler:
+def stderr_handler() -> logging.Handler:
+    """Writes records to the standard error as it is now."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     return handler

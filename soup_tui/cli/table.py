@@ -1,4 +1,4 @@
-"""Columns for the standard output."""
+"""Tables of plain text, for a terminal and a pipe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows of the same length as lines, each column as wide as its widest cell."""
+    """The rows, each column as wide as its widest cell. Cells are plain text already."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from textual.widgets import Static
 
-from soup_tui.formatting import plain
+from soup_tui.formatting import plain, plain_lines
 
 
 class Reading(Static):
     """Shows a figure or foreign text as plain text: no markup, no control characters.
 
     Repainting costs bytes on a remote terminal, so showing the same text again does nothing.
+
+    Args:
+        lines: the text has lines that stay.
     """
 
-    def __init__(self, text: str = "", *, id: str | None = None, classes: str = "") -> None:
-        super().__init__(plain(text), markup=False, id=id, classes=classes)
+    def __init__(
+        self, text: str = "", *, id: str | None = None, classes: str = "", lines: bool = False
+    ) -> None:
+        self._safe = plain_lines if lines else plain
+        super().__init__(self._safe(text), markup=False, id=id, classes=classes)
         self._shown = text
 
     @property
@@ -25,4 +31,4 @@ class Reading(Static):
     def show(self, text: str) -> None:
         if text != self._shown:
             self._shown = text
-            self.update(plain(text))
+            self.update(self._safe(text))

@@ -77,10 +77,9 @@ from soup_tui.bridge import Bridge
 from soup_tui.config import Settings
 
 async def main():
-    settings = Settings(model="x")
-    app = SoupApp(settings, Bridge(settings, lambda *_: threading.Event().wait()))
+    app = SoupApp(Bridge(Settings(model="x"), lambda *_: threading.Event().wait()))
     async with app.run_test() as pilot:
-        print(pilot.app.screen.query_one("#endpoint").styles.border_top[0])
+        print(pilot.app.screen.query_one("#address").styles.text_style)
 asyncio.run(main())
 """
-    assert check_output([python, "-c", code], tmp_path) == "round\n"
+    assert check_output([python, "-c", code], tmp_path) == "bold\n"

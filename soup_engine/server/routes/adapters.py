@@ -14,8 +14,8 @@ from starlette.responses import PlainTextResponse, Response
 from soup_engine.adapter_service import unload_sentence
 from soup_engine.errors import AdapterNotFoundError, UnsupportedParameterError
 from soup_engine.messages import AdapterView, AliasView
+from soup_engine.plain_json import as_json
 from soup_engine.server.auth import is_admin, require_admin_key, require_api_key
-from soup_engine.server.plain_json import as_json
 from soup_engine.server.protocol.adapters import AliasBody, LoadBody, UnloadBody
 from soup_engine.server.reading import ignored_header, read_as
 from soup_engine.server.state import ServerState, server_state
@@ -23,7 +23,7 @@ from soup_engine.server.state import ServerState, server_state
 State = Annotated[ServerState, Depends(server_state)]
 
 
-def _takes_changes(state: State) -> None:
+async def _takes_changes(state: State) -> None:
     """Raises EngineStoppedError: the server is on its way down."""
     state.check_accepts()
 

@@ -15,9 +15,9 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from soup_engine.errors import RequestNotFoundError
+from soup_engine.plain_json import as_json
 from soup_engine.server.accept import quality
 from soup_engine.server.auth import require_admin_key
-from soup_engine.server.plain_json import as_json
 from soup_engine.server.sse import DONE, EventStream
 from soup_engine.server.state import ServerState, server_state
 

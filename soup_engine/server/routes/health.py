@@ -39,6 +39,9 @@ async def health(request: Request, state: State) -> JSONResponse:
         answer |= {
             "state": engine_state,
             "backend": snapshot.backend,
+            "architecture": model.architecture,
+            "num_parameters": model.num_parameters,
+            "has_chat_template": model.has_chat_template,
             "dtype": snapshot.dtype,
             "kv_cache_type": model.kv_cache_type,
             "kv_cache_bytes": model.kv_cache_bytes,

@@ -107,6 +107,19 @@ def test_streams_and_completions_say_what_was_used(ask: httpx.Client) -> None:
     assert ask.get("/v1/adapters/chat").json()["tokens"] == len("[chat@1] Hello.") + 1
 
 
+def test_no_dependency_runs_on_a_thread(ask: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FastAPI hands what is no coroutine to a thread, which waits for a busy engine twice."""
+
+    def run_in_threadpool(function: Callable[..., Any], *_: Any, **__: Any) -> None:
+        raise AssertionError(f"{function} is run on a thread")
+
+    monkeypatch.setattr("fastapi.dependencies.utils.run_in_threadpool", run_in_threadpool)
+    assert ask.post("/v1/adapters/activate/chat").status_code == 200
+    assert answer(ask) == ("chat", "[chat@1] Hello.")
+    for path in ("/health", "/v1/models", "/v1/adapters", "/metrics"):
+        assert ask.get(path).status_code == 200
+
+
 def test_unknown_names_are_refused_and_nothing_is_listed(
     ask: httpx.Client, assert_error: Callable[..., Any]
 ) -> None:

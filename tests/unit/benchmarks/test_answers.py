@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.answers import ChunkDecoder, RequestResult, read_result, text_times
+from benchmarks.answers import (
+    ChunkDecoder,
+    PartialAnswer,
+    RequestResult,
+    partial_answer,
+    read_result,
+    text_times,
+)
 from benchmarks.client import Endpoint, StreamingRequest
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -108,3 +115,13 @@ def test_an_answer_without_its_end_is_an_error(
     error = answer(*readings, failure=failure).error
     assert error is not None
     assert reason in error
+
+
+def test_what_came_of_an_answer_that_was_left() -> None:
+    begun = [(1.0, HEAD + chunked(event("one ", model="chat"))), (2.0, chunked(event("two")))]
+    assert partial_answer(begun) == PartialAnswer(200, "chat", "one two", False)
+    ended = [*begun, (3.0, chunked(event(finish="length", model="chat")) + b"0\r\n\r\n")]
+    assert partial_answer(ended) == PartialAnswer(200, "chat", "one two", True)
+    assert partial_answer([]) == PartialAnswer(None, None, "", False)
+    refused = [(1.0, b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnone")]
+    assert partial_answer(refused) == PartialAnswer(404, None, "none", True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
@@ -80,6 +81,24 @@ async def test_a_closed_loop_over_its_time_starts_nothing_more(endpoint: Endpoin
     )
     assert load.summary().requests == 2
     assert load.summary().failed == 0
+
+
+async def test_every_prompt_asks_for_a_model_of_its_own(endpoint: Endpoint) -> None:
+    load = await closed_loop(
+        endpoint, ["a", "b"], streams=2, max_tokens=1, count_tokens=count_words, models=["x", None]
+    )
+    assert load.summary().failed == 0
+    with pytest.raises(ValueError, match="longer"):
+        await closed_loop(
+            endpoint, ["a", "b"], streams=2, max_tokens=1, count_tokens=count_words, models=["x"]
+        )
+
+
+def test_an_endpoint_asks_for_another_model() -> None:
+    base = Endpoint(1, {"model": "base", "top_p": 0.9})
+    body = json.loads(base.asking("adapter").request("a prompt", 3).partition(b"\r\n\r\n")[2])
+    assert (body["model"], body["top_p"], body["max_tokens"]) == ("adapter", 0.9, 3)
+    assert base.asking(None) is base
 
 
 async def test_an_open_loop_waits_for_no_answer(endpoint: Endpoint) -> None:

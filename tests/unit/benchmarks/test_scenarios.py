@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import serving
+from benchmarks import command_line, serving
 from benchmarks.errors import BenchmarkError
 from benchmarks.fleet import Start, fleet
 from benchmarks.footprint import Footprint, footprint_report
@@ -148,7 +148,7 @@ def test_the_command_prints_tables_and_writes_everything(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     servers = {name: streaming_server(name).server for name in ("soup", "vllm")}
-    monkeypatch.setattr(serving, "SERVERS", servers)
+    monkeypatch.setattr(command_line, "SERVERS", servers)
     monkeypatch.setattr(serving, "LOGS", tmp_path / "logs")
     environment = Path(sys.prefix)
     output = tmp_path / "result.json"

@@ -65,6 +65,18 @@ def test_every_server_gets_the_model_the_port_and_the_dtype(weights: Path) -> No
         assert server.body(settings)["temperature"] == 0.7
 
 
+def test_adapters_are_named_as_each_server_takes_them(weights: Path) -> None:
+    adapters = {"one": Path("/adapters/one"), "two": Path("/adapters/two")}
+    settings = Settings(model=weights, dtype="bfloat16", adapters=adapters)
+    named = "one=/adapters/one two=/adapters/two"
+    ours = " ".join(SERVERS["soup"].command(Path("python"), settings, 1))
+    assert ours.endswith(f"--adapters {named}")
+    theirs = " ".join(SERVERS["vllm"].command(Path("python"), settings, 1))
+    assert theirs.endswith(f"--max-loras 2 --max-lora-rank 8 --lora-modules {named}")
+    plain = SERVERS["vllm"].command(Path("python"), settings_of(weights), 1)
+    assert "--enable-lora" not in plain
+
+
 def test_soup_cli_refuses_a_dtype_it_would_not_serve(weights: Path) -> None:
     settings = Settings(model=weights, dtype="float32", device="cuda")
     with pytest.raises(BenchmarkError, match="no float32 on cuda"):

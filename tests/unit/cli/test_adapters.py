@@ -69,7 +69,7 @@ def test_refusals_are_one_line(
         (["alias", "prod"], 2, "Give the adapter"),
         (["alias", "prod", "chat", "--remove"], 2, "Give the adapter"),
         (["list", "--admin-key", "wrong"], 1, "not the right one"),
-        (["list", "--url", "ftp://x"], 2, "--url must be"),
+        (["list", "--url", "ftp://x"], 2, "must be http://host:port"),
         (["list", "--url", "http://127.0.0.1:1"], 1, "No server answers at http://127.0.0.1:1"),
     ):
         done, out, err = soup(capsys, *arguments)
@@ -99,6 +99,10 @@ def test_one_option_takes_several_values() -> None:
         *("serve", "--adapters=a=1", "--adapters", "b=2")
     ]
     assert spread(["adapters", "load", "x", "y"]) == ["adapters", "load", "x", "y"]
+    for rest in ([], ["--ascii"]):
+        assert spread(["tui", "--attach", *rest]) == ["tui", "--attach=any", *rest]
+    for given in (["--attach", "http://host:1"], ["--attach=http://host:1"]):
+        assert spread(["tui", *given]) == ["tui", *given]
 
 
 def test_adapters_from_every_source(tmp_path: Path) -> None:

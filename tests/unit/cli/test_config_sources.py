@@ -121,11 +121,22 @@ def test_of_two_that_exclude_each_other_the_stronger_source_wins(host_toml: Path
 
 def test_what_to_serve_must_be_said() -> None:
     with pytest.raises(ConfigError, match="--model PATH, or --demo"):
-        resolve({}, {})
+        resolve({}, {}).require_model()
     with pytest.raises(ConfigError, match="--demo takes none"):
         resolve({"demo": True, "base": "x"}, {})
     with pytest.raises(ConfigError, match=r"max-tokens \(9\) is more than max-tokens-limit \(8\)"):
         resolve({"model": "x", "max_tokens": "9", "max_tokens_limit": "8"}, {})
+
+
+def test_attach_goes_with_nothing_that_is_about_a_server_of_ones_own() -> None:
+    for options in ({"model": "x"}, {"demo": True}, {"port": "1"}, {"max_seqs": "2"}):
+        with pytest.raises(ConfigError, match="exclude each other: give one of them"):
+            resolve({"attach": "any", **options}, {})
+    settings = resolve({"attach": "any", "admin_key": "k", "log_level": "debug"}, {})
+    assert (settings.attach, settings.admin_key) == ("any", "k")
+    # The stronger source wins, as with every pair that excludes each other.
+    assert resolve({"attach": "any"}, {"SOUP_MODEL": "x"}).model is None
+    assert resolve({"model": "x"}, {"SOUP_ATTACH": "any"}).attach is None
 
 
 def test_misspelt_variables_are_found() -> None:
@@ -194,7 +205,7 @@ def test_every_setting_has_a_variable() -> None:
     for name, about in table():
         by_kind = {"": "true", "NAME=PATH": "a=./a"}
         value = about.choices[0] if about.choices else by_kind.get(about.kind.metavar, "8")
-        base = {} if name in ("model", "demo", "base") else {"model": "x"}
+        base = {} if name in ("model", "demo", "base", "attach") else {"model": "x"}
         if name == "base":
             base = {"model": "x"}
         if name == "max_tokens_limit":

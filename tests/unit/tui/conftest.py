@@ -1,20 +1,30 @@
-"""A runtime whose figures a test sets by hand, in place of an engine."""
+"""A runtime whose figures a test sets by hand, and the application over a service that stands
+still."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from soup_engine.backends.base import ModelInfo
+from soup_engine.messages import RequestView
 from soup_engine.metrics.snapshot import (
     Counters,
     EngineSnapshot,
     KVCacheUsage,
     Percentiles,
 )
+from soup_tui.app import SoupApp
+from soup_tui.bridge import Bridge
+from soup_tui.config import Settings
+from tests.support.pilots import shown, until
+from tests.support.still_service import StillService, adapters, log_entries
 
 EMPTY = Percentiles(samples=0, p50=None, p95=None, p99=None, mean=None)
 MODEL = ModelInfo(
@@ -91,3 +101,56 @@ class HandSetRuntime:
 @pytest.fixture
 def hand_set() -> HandSetRuntime:
     return HandSetRuntime()
+
+
+class StillWorkbench:
+    """The application over a service that stands still, and what it was asked to do."""
+
+    def __init__(self, figures: EngineSnapshot, **fields: Any) -> None:
+        self.service = StillService(figures, adapters(), log_entries(), **fields)
+        self.opened: list[Settings] = []
+        self.bridge = Bridge(Settings(model="x"), self._open)
+        self.app = SoupApp(self.bridge)
+
+    def _open(self, settings: Settings, _on_progress: object) -> StillService:
+        self.opened.append(settings)
+        return self.service
+
+    @asynccontextmanager
+    async def running(self, *keys: str, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Any]:
+        async with self.app.run_test(size=size) as pilot:
+            await until(pilot, lambda: self.bridge.snapshot is not None)
+            await pilot.pause()
+            await pilot.press(*keys)
+            yield pilot
+
+    def screen_text(self) -> str:
+        """All that is on the screen."""
+        return shown(self.app)
+
+
+@pytest.fixture
+def workbench(
+    hand_set: HandSetRuntime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> StillWorkbench:
+    """Three requests in flight."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    requests = tuple(
+        RequestView(
+            request_id=f"chat-{number}",
+            index=0,
+            adapter=None,
+            state="decode",
+            prompt_tokens=10,
+            computed_tokens=10,
+            output_tokens=5,
+            age_s=1.0,
+            tokens_per_s=4.0,
+            label="chat",
+        )
+        for number in (17, 18, 19)
+    )
+    figures = dataclasses.replace(hand_set.figures, requests=requests, running=3, time=1.0)
+    return StillWorkbench(figures)

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from soup_engine.logs import LogEntry
 from soup_engine.metrics.snapshot import Percentiles
 from soup_tui.cli.dashboard import dashboard_view
-from soup_tui.formatting import ASCII, UNICODE
+from soup_tui.glyphs import ASCII, BRAILLE
 
 
 def printed(view: RenderableType) -> str:
@@ -23,7 +23,7 @@ def test_the_table_shows_figures_and_foreign_text_as_text(hand_set: Any) -> None
     warning = LogEntry(
         sequence=1, time=0.0, level="WARNING", logger="x", message="[b]careful[/b]\x1b[2J"
     )
-    shown = printed(dashboard_view(hand_set.figures, "http://[::1]:8000", [warning], UNICODE))
+    shown = printed(dashboard_view(hand_set.figures, "http://[::1]:8000", [warning], BRAILLE))
     lines = [" ".join(line.split()) for line in shown.splitlines()]
 
     for line in (

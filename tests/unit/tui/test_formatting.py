@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from soup_engine.config import ServerConfig
-from soup_tui.formatting import ASCII, bar, curl_line, duration, plain, size, uptime
+from soup_tui.formatting import bar, curl_line, duration, plain, size, uptime
+from soup_tui.glyphs import ASCII
 
 
 @pytest.mark.parametrize(

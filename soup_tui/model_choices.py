@@ -1,0 +1,100 @@
+"""Models that could be served: recent ones, those in the Hugging Face cache, in this folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_state_path
+
+MAX_RECENT = 8
+DEMO = "demo"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Something to serve.
+
+    Attributes:
+        source: path or hub id as ``--model`` takes it; ``DEMO`` for the demo.
+        folder: where its files are; ``None`` when they are not here yet.
+        found: where it was found, for people.
+    """
+
+    source: str
+    folder: Path | None
+    found: str
+
+
+def recent_path() -> Path:
+    return user_state_path("soup", appauthor=False) / "recent.json"
+
+
+def recent(path: Path) -> tuple[str, ...]:
+    """Sources that were served before, the latest first; none from a file that is damaged."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ()
+    return tuple(item for item in kept if isinstance(item, str)) if isinstance(kept, list) else ()
+
+
+def remember(path: Path, source: str) -> None:
+    """Put a source before the others. A folder that cannot be written keeps nothing."""
+    if Path(source).is_dir():
+        source = str(Path(source).absolute())
+    kept = [source, *(item for item in recent(path) if item != source)][:MAX_RECENT]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".new").write_text(json.dumps(kept), encoding="utf-8")
+        path.with_suffix(".new").replace(path)
+    except OSError:
+        return
+
+
+def choices(
+    recent_file: Path, environ: Mapping[str, str] = os.environ, here: Path | None = None
+) -> tuple[Choice, ...]:
+    """All of them, each once, the demo last."""
+    found: dict[str, Choice] = {}
+    for source in recent(recent_file):
+        folder = Path(source)
+        is_folder = folder.is_dir()
+        found.setdefault(source, Choice(source, folder if is_folder else None, "recent"))
+    for choice in (*_in_folder(here or Path.cwd()), *_in_cache(environ)):
+        known = found.get(choice.source)
+        if known is None or known.folder is None:
+            found[choice.source] = choice
+    found[DEMO] = Choice(DEMO, None, "SmolLM2-135M-Instruct with two adapters")
+    return tuple(found.values())
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder looks like a model or a LoRA adapter."""
+    return (folder / "config.json").is_file() or (folder / "adapter_config.json").is_file()
+
+
+def _in_folder(here: Path) -> Iterator[Choice]:
+    try:
+        folders = sorted(path for path in here.iterdir() if path.is_dir())
+    except OSError:
+        return
+    if is_model(here):
+        yield Choice(".", here, "this folder")
+    for folder in folders:
+        if is_model(folder):
+            yield Choice(f"./{folder.name}", folder, "this folder")
+
+
+def _in_cache(environ: Mapping[str, str]) -> Iterator[Choice]:
+    home = Path(environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    hub = Path(environ.get("HF_HUB_CACHE") or home / "hub")
+    for folder in sorted(hub.glob("models--*")):
+        snapshots = [path for path in (folder / "snapshots").glob("*") if is_model(path)]
+        if snapshots:
+            source = folder.name.removeprefix("models--").replace("--", "/")
+            latest = max(snapshots, key=lambda path: path.stat().st_mtime)
+            yield Choice(source, latest, "Hugging Face cache")

@@ -1,0 +1,164 @@
+"""A server somewhere else as the application sees a service."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from soup_engine.config import ServerConfig
+from soup_engine.errors import SoupError
+from soup_tui.formatting import curl_line
+from soup_tui.service import (
+    Ability,
+    AdapterListing,
+    ChatRequest,
+    ChatStream,
+    Leave,
+    ServedModel,
+)
+
+if TYPE_CHECKING:
+    from soup_engine.backends.remote import RemoteServer
+    from soup_engine.logs import LogEntry
+    from soup_engine.metrics.snapshot import EngineSnapshot
+    from soup_engine.sampling_params import SamplingParams
+
+_MISSING = MappingProxyType(
+    {
+        Ability.STOP: "This server was started elsewhere: it goes on when you leave, and is"
+        " stopped where it was started.",
+        Ability.RESTART: "This server was started elsewhere: restart it there.",
+    }
+)
+
+
+class RemoteService:
+    """Implements ``Service`` over a server that is connected.
+
+    Args:
+        with_key: the server wants a key, so that the request to copy sends one.
+    """
+
+    missing: Mapping[Ability, str] = _MISSING
+
+    def __init__(self, server: RemoteServer, *, with_key: bool) -> None:
+        self._server = server
+        self.address: str | None = server.url
+        self.model = served_model(server.health)
+        self.curl = curl_line(server.url, self.model.name, _reached_by(server.url, with_key))
+
+    def snapshot(self) -> EngineSnapshot | None:
+        return self._server.snapshot()
+
+    def adapters(self) -> AdapterListing:
+        return AdapterListing(self._server.adapters, self._server.refused)
+
+    def logs(self, after: int) -> Sequence[LogEntry]:
+        return self._server.logs(after)
+
+    def chat(self, request: ChatRequest) -> ChatStream:
+        reading: list[Any] = []
+
+        def cancel() -> None:
+            for stop in reading:
+                stop()
+            stream.finish("abort")
+
+        stream = ChatStream(cancel)
+        reader = _ChatReader(stream)
+        try:
+            reading.append(self._server.chat(chat_body(request), reader.take, reader.end))
+        except SoupError as error:
+            stream.fail(error)
+        return stream
+
+    def abort(self, request_id: str) -> bool:
+        return self._server.abort(request_id)
+
+    def activate(self, name: str | None) -> float | None:
+        return self._server.activate(name)
+
+    def load_adapter(self, name: str, path: str, *, replace: bool = False) -> str:
+        return self._server.load_adapter(name, path, replace=replace)
+
+    def unload_adapter(self, name: str) -> str:
+        return self._server.unload_adapter(name)
+
+    def close(self, leave: Leave, drain_timeout_s: float = 0.0) -> None:  # noqa: ARG002 no say in it
+        """Stop looking; the server goes on however the application is left."""
+        self._server.close()
+
+
+class _ChatReader:
+    """Chunks of a chat completion into the stream that the application drains."""
+
+    def __init__(self, stream: ChatStream) -> None:
+        self._stream = stream
+        self._finish_reason = "stop"
+        self._output_tokens: int | None = None
+
+    def take(self, chunk: Mapping[str, Any]) -> None:
+        if chunk.get("usage"):
+            self._output_tokens = chunk["usage"]["completion_tokens"]
+        for choice in chunk["choices"]:
+            text = choice["delta"].get("content") or ""
+            self._stream.put(text, output_tokens=bool(text), answered_by=chunk["model"])
+            self._finish_reason = choice["finish_reason"] or self._finish_reason
+
+    def end(self, error: SoupError | None) -> None:
+        if error is not None:
+            self._stream.fail(error)
+        else:
+            self._stream.finish(self._finish_reason, self._output_tokens)
+
+
+def chat_body(request: ChatRequest) -> dict[str, Any]:
+    """A conversation as the body of a streamed chat completion."""
+    messages = [{"role": role, "content": content} for role, content in request.messages]
+    return {
+        "messages": messages,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "user": request.label,
+        **({} if request.adapter is None else {"adapter": request.adapter}),
+        **_sampling(request.params),
+    }
+
+
+def _sampling(params: SamplingParams) -> dict[str, Any]:
+    """All fields of the sampling parameters that say something; the chat of the workbench shows
+    no log-probabilities and asks for none."""
+    given = {item.name: getattr(params, item.name) for item in dataclasses.fields(params)}
+    del given["logprobs"]
+    named = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in given.items()
+    }
+    named["logit_bias"] = {str(token): bias for token, bias in params.logit_bias.items()}
+    return {name: value for name, value in named.items() if value not in (None, [], {})}
+
+
+def served_model(health: Mapping[str, Any]) -> ServedModel:
+    """What a server says of itself to those who have its key."""
+    return ServedModel(
+        name=health["model"],
+        source="",
+        architecture=health.get("architecture", ""),
+        backend=health["backend"],
+        device=health["device"],
+        dtype=health["dtype"],
+        kv_cache_type=health["kv_cache_type"],
+        max_model_len=health["max_model_len"],
+        max_num_seqs=health["max_num_seqs"],
+        num_parameters=health.get("num_parameters", 0),
+        has_chat_template=health.get("has_chat_template", True),
+        notes=tuple(health["notes"]),
+    )
+
+
+def _reached_by(url: str, with_key: bool) -> ServerConfig:
+    """What of a server's settings a client must know to reach it."""
+    uds = Path(url.removeprefix("unix:")) if url.startswith("unix:") else None
+    return ServerConfig(uds=uds, api_key="set" if with_key else None)

@@ -1,0 +1,246 @@
+"""A service that stands still: pictures of a scripted engine under a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from soup_engine.backends.fake import FakeBackend, FakeScript
+from soup_engine.errors import SoupError
+from soup_engine.logs import LogEntry
+from soup_engine.messages import AdapterStatus, AdapterView, GenerationRequest
+from soup_engine.metrics.snapshot import EngineSnapshot
+from soup_engine.sampling_params import SamplingParams
+from soup_tui.history import History
+from soup_tui.service import (
+    Ability,
+    AdapterListing,
+    ChatRequest,
+    ChatStream,
+    Leave,
+    ServedModel,
+)
+
+WALL_TIME = 1_780_000_000.0
+MODEL = ServedModel(
+    name="SmolLM2-135M-Instruct",
+    source="/models/SmolLM2-135M-Instruct",
+    architecture="LlamaForCausalLM",
+    backend="transformers",
+    device="cpu",
+    dtype="bfloat16",
+    kv_cache_type="bf16",
+    max_model_len=8_192,
+    max_num_seqs=32,
+    num_parameters=134_515_008,
+)
+CURL = (
+    "curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d "
+    '\'{"model": "SmolLM2-135M-Instruct", "messages": [{"role": "user", "content": "Hello"}]}\''
+)
+
+
+@dataclass
+class StillService:
+    """See ``soup_tui.service.Service``. What it is asked to do is kept in ``asked``."""
+
+    figures: EngineSnapshot
+    listing: AdapterListing = field(default_factory=AdapterListing)
+    entries: Sequence[LogEntry] = ()
+    model: ServedModel = MODEL
+    missing: Mapping[Ability, str] = field(default_factory=lambda: MappingProxyType({}))
+    address: str | None = "http://127.0.0.1:8000"
+    curl: str = CURL
+    answer: str = "Hello."
+    refusal: SoupError | None = None
+    asked: list[tuple[object, ...]] = field(default_factory=list)
+
+    def snapshot(self) -> EngineSnapshot:
+        return self.figures
+
+    def adapters(self) -> AdapterListing:
+        return self.listing
+
+    def logs(self, after: int) -> Sequence[LogEntry]:
+        return [entry for entry in self.entries if entry.sequence > after]
+
+    def chat(self, request: ChatRequest) -> ChatStream:
+        self.asked.append(("chat", request))
+        times = iter([0.0, 0.25])
+        last = 1.25
+        stream = ChatStream(lambda: None, lambda: next(times, last))
+        if self.refusal is not None:
+            stream.fail(self.refusal)
+            return stream
+        stream.put(self.answer, 21, request.adapter or self.model.name)
+        stream.finish("stop")
+        return stream
+
+    def abort(self, request_id: str) -> bool:
+        self.asked.append(("abort", request_id))
+        return True
+
+    def activate(self, name: str | None) -> float | None:
+        self.asked.append(("activate", name))
+        return 0.42
+
+    def load_adapter(self, name: str, path: str, *, replace: bool = False) -> str:
+        self.asked.append(("load", name, path, replace))
+        return f"Loaded {name}."
+
+    def unload_adapter(self, name: str) -> str:
+        self.asked.append(("unload", name))
+        return "It is unloaded."
+
+    def close(self, leave: Leave, drain_timeout_s: float = 0.0) -> None:
+        self.asked.append(("close", leave, drain_timeout_s))
+
+
+def adapter_view(name: str, **fields: object) -> AdapterView:
+    values: dict[str, object] = {
+        "name": name,
+        "path": f"/srv/adapters/{name}",
+        "origin": "start",
+        "status": AdapterStatus.READY,
+        "reason": None,
+        "revision": 1,
+        "content_hash": "5f2c8a91d04e77b1",
+        "base": "SmolLM2-135M-Instruct",
+        "rank": 8,
+        "target_modules": ("q_proj", "v_proj"),
+        "size_bytes": 1_900_000,
+        "active": False,
+        "aliases": (),
+        "reloading": False,
+        "running": 0,
+        "earlier_revisions": 0,
+        "loads": 1,
+        "requests": 0,
+        "tokens": 0,
+        "last_load_ms": 38.0,
+        "last_swap_ms": None,
+        "loaded_at": WALL_TIME - 600,
+    }
+    return AdapterView(**(values | fields))  # type: ignore[arg-type]
+
+
+def adapters() -> AdapterListing:
+    """One of each kind."""
+    views = (
+        adapter_view("code", requests=341, running=2, rank=16, size_bytes=3_800_000),
+        adapter_view(
+            "pirate", active=True, requests=512, running=3, last_swap_ms=0.42, aliases=("prod",)
+        ),
+        adapter_view("poem", requests=96, revision=3, origin="watched", earlier_revisions=1),
+        adapter_view(
+            "torn",
+            status=AdapterStatus.FAILED,
+            reason="The file adapter_model.safetensors ends before its last tensor.",
+            revision=0,
+            rank=None,
+            size_bytes=None,
+            content_hash=None,
+            last_load_ms=None,
+            target_modules=(),
+        ),
+    )
+    return AdapterListing(views, {"wide": "Its rank is 512; --max-lora-rank allows 256."})
+
+
+def log_entries() -> list[LogEntry]:
+    texts = [
+        ("INFO", "soup_engine.runtime", "serving SmolLM2-135M-Instruct on cpu", None),
+        ("INFO", "soup_engine.adapter_service", "loaded the adapter code, revision 1", None),
+        ("INFO", "soup_engine.adapter_service", "loaded the adapter pirate, revision 1", None),
+        (
+            "WARNING",
+            "soup_engine.adapter_service",
+            "the folder of the adapter wide is refused",
+            None,
+        ),
+        ("ERROR", "soup_engine.engine.engine_loop", "the step failed: out of memory", "chat-17"),
+        ("INFO", "soup_engine.server.access", "aborted: the client went away", "chat-18"),
+    ]
+    return [
+        LogEntry(number, WALL_TIME + 7 * number, level, logger, message, request_id)
+        for number, (level, logger, message, request_id) in enumerate(texts, start=1)
+    ]
+
+
+async def lived_through(seconds: int = 240, seed: int = 7) -> tuple[EngineSnapshot, History]:
+    """What an engine shows after so many seconds of traffic, and what the application remembers
+    of them: five steps a second, requests that come in waves, prefill that stalls them."""
+    now = 1_000.0
+    dice = random.Random(seed)
+    script = FakeScript(name=MODEL.name, step_s=None, max_running=12)
+    backend = FakeBackend(script, clock=lambda: now, wall_clock=lambda: WALL_TIME)
+    backend.start()
+    history = History()
+    tasks: list[asyncio.Task[None]] = []
+    sent = 0
+    for second in range(seconds):
+        wave = 1 + (second // 30) % 3
+        for _ in range(dice.choice((0, 0, 1, 1, wave))):
+            sent += 1
+            tasks.append(asyncio.create_task(_consume(backend, _request(sent, now, dice))))
+        await asyncio.sleep(0)
+        for _ in range(5):
+            running = backend.snapshot().running if second % 10 == 0 else 6
+            now += 0.16 + 0.006 * running + dice.expovariate(30)
+            backend.step()
+        await asyncio.sleep(0)
+        active = "pirate" if second > seconds * 0.6 else None
+        history.add(_with_preemptions(backend.snapshot(), int(second > seconds * 0.8)), active)
+    snapshot = _with_preemptions(backend.snapshot(), 1)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    as_real = dataclasses.replace(
+        snapshot, backend=MODEL.backend, dtype=MODEL.dtype, max_model_len=MODEL.max_model_len
+    )
+    return as_real, history
+
+
+def _with_preemptions(snapshot: EngineSnapshot, number: int) -> EngineSnapshot:
+    """The scripted engine preempts nobody."""
+    counters = dataclasses.replace(snapshot.counters, preemptions=number)
+    return dataclasses.replace(snapshot, counters=counters)
+
+
+def _request(number: int, now: float, dice: random.Random) -> GenerationRequest:
+    length = dice.choice((20, 40, 60, 160))
+    return GenerationRequest(
+        request_id=f"chat-{number}",
+        prompt_token_ids=tuple(FakeBackend().text.encode("x" * length)),
+        params=SamplingParams(max_tokens=dice.choice((12, 24, 40)), ignore_eos=True),
+        arrival_time=now,
+        adapter=dice.choice((None, "pirate", "pirate", "code")),
+        label="chat",
+    )
+
+
+async def _consume(backend: FakeBackend, request: GenerationRequest) -> None:
+    with suppress(asyncio.CancelledError):
+        async for _ in backend.generate(request):
+            continue
+
+
+async def untouched() -> EngineSnapshot:
+    """What an engine shows that has just started."""
+    backend = FakeBackend(
+        FakeScript(name=MODEL.name, step_s=None),
+        clock=lambda: 1_000.0,
+        wall_clock=lambda: WALL_TIME,
+    )
+    backend.start()
+    return dataclasses.replace(
+        backend.snapshot(),
+        backend=MODEL.backend,
+        dtype=MODEL.dtype,
+        max_model_len=MODEL.max_model_len,
+    )
