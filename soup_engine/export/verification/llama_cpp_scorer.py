@@ -24,6 +24,8 @@ from soup_engine.errors import ExportError
 from soup_engine.export.verification.measures import Floats
 
 LISTED = 4_096
+_ALWAYS = 1e6
+"""Added to a token's logit, this makes it the best one."""
 
 
 class LlamaCppScorer:
@@ -67,9 +69,11 @@ class LlamaCppScorer:
                 f"{path.name} cannot be verified, because llama.cpp does not load it: {error}."
             ) from error
 
+        self._plain_token = self.tokenize("a")[-1]
+
     def greedy(self, prompt: Sequence[int], max_tokens: int) -> tuple[list[int], float]:
         answer = self._complete(prompt, max_tokens, listed=1)
-        # There are none where the answer ends at once.
+        # There are none where the answer ends at once, or with a part of a character.
         listed = answer["choices"][0]["logprobs"] or {"content": []}
         tokens = [int(item["id"]) for item in listed["content"]]
         return tokens, float(answer["timings"]["predicted_per_second"])
@@ -86,8 +90,10 @@ class LlamaCppScorer:
 
     def _fill(self, row: Floats, prefix: Sequence[int], listed: int) -> None:
         """Set the log-probabilities of the ``listed`` most likely tokens after a text."""
-        # An end token would be told without its probabilities; those told are not touched by it.
-        answer = self._complete(prefix, 1, listed=listed, ignore_end=True)
+        # A token that ends the answer, or is part of a character only, is told without its
+        # probabilities. So a plain one is forced, which leaves the probabilities as they are:
+        # they are those before sampling.
+        answer = self._complete(prefix, 1, listed=listed, forced=self._plain_token)
         items = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         ids = np.fromiter((item["id"] for item in items), np.int64, len(items))
         values = np.fromiter((item["logprob"] for item in items), np.float32, len(items))
@@ -107,7 +113,7 @@ class LlamaCppScorer:
         del self._server
 
     def _complete(
-        self, tokens: Sequence[int], max_tokens: int, *, listed: int, ignore_end: bool = False
+        self, tokens: Sequence[int], max_tokens: int, *, listed: int, forced: int | None = None
     ) -> dict[str, Any]:
         answer: dict[str, Any] = self._server.handle_completions(
             {
@@ -116,7 +122,7 @@ class LlamaCppScorer:
                 "n_probs": listed,
                 "temperature": 0,
                 "cache_prompt": True,
-                "ignore_eos": ignore_end,
+                "logit_bias": [] if forced is None else [[forced, _ALWAYS]],
                 "stream": False,
             }
         )
