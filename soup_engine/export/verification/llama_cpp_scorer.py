@@ -72,10 +72,15 @@ class LlamaCppScorer:
         self._plain_token = self.tokenize("a")[-1]
 
     def greedy(self, prompt: Sequence[int], max_tokens: int) -> tuple[list[int], float]:
-        answer = self._complete(prompt, max_tokens, listed=1)
-        # There are none where the answer ends at once, or with a part of a character.
-        listed = answer["choices"][0]["logprobs"] or {"content": []}
-        tokens = [int(item["id"]) for item in listed["content"]]
+        # The route of the OpenAI API leaves out tokens that are part of a character only.
+        body = {
+            "prompt": list(prompt),
+            "n_predict": max_tokens,
+            "temperature": 0,
+            "return_tokens": True,
+        }
+        answer = self._post("/completion", body)
+        tokens = [int(token) for token in answer["tokens"]]
         return tokens, float(answer["timings"]["predicted_per_second"])
 
     def logprobs(self, tokens: Sequence[int], first: int) -> Floats:
@@ -103,11 +108,16 @@ class LlamaCppScorer:
     def tokenize(self, text: str) -> list[int]:
         """The text's tokens by the file's own tokenizer; special tokens in it are taken as such."""
         body = {"content": text, "add_special": False, "parse_special": True}
+        return [int(token) for token in self._post("/tokenize", body)["tokens"]]
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         headers = {"authorization": f"Bearer {self._key}"}
-        url = f"{self._server.listening_address}/tokenize"
-        answer = httpx.post(url, json=body, headers=headers, timeout=60)
-        answer.raise_for_status()
-        return [int(token) for token in answer.json()["tokens"]]
+        url = f"{self._server.listening_address}{path}"
+        answer = httpx.post(url, json=body, headers=headers, timeout=None)
+        if answer.is_error:
+            raise ExportError(f"llama.cpp refuses a text: {answer.text}.")
+        done: dict[str, Any] = answer.json()
+        return done
 
     def close(self) -> None:
         del self._server
