@@ -171,7 +171,7 @@ class EngineLoop:
                 if engine.num_waiting and not engine.num_running:
                     self._first_step(engine)
                 else:
-                    self._deliver(engine.step())
+                    self._step(engine)
             else:
                 self._wake.wait(SNAPSHOT_INTERVAL_S)
                 self._wake.clear()
@@ -196,9 +196,16 @@ class EngineLoop:
             if engine.num_waiting > before:
                 latest = time.monotonic()
         company = engine.num_waiting > waiting
-        self._deliver(engine.step())
+        self._step(engine)
         self._empty_inbox(engine)
         self._gathering.record(company=company or engine.num_waiting > 0)
+
+    def _step(self, engine: LLMEngine) -> None:
+        outputs = engine.step()
+        if not engine.has_work:
+            # Who has the last answer and then asks for the figures finds it in them.
+            self._snapshot = engine.snapshot(self._identity(), self._state)
+        self._deliver(outputs)
 
     def _empty_inbox(self, engine: LLMEngine) -> None:
         while self._inbox:
