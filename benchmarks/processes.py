@@ -33,6 +33,14 @@ def process_tree(root: int) -> list[int]:
     return tree
 
 
+def process_state(pid: int) -> str:
+    """As ``ps`` has it: ``R`` runs, ``S`` sleeps, ``T`` is stopped; empty for a process that has
+    gone."""
+    with suppress(*_GONE):
+        return _stat_fields(pid)[0]
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes that a process tree holds.

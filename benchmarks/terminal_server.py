@@ -10,18 +10,21 @@ import struct
 import subprocess
 import termios
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.client import Endpoint
 from benchmarks.environments import ROOT
+from benchmarks.errors import BenchmarkError
 from benchmarks.fleet import RunningServer, free_port
-from benchmarks.processes import process_tree, signal_tree
+from benchmarks.processes import process_state, process_tree, signal_tree
 from benchmarks.servers import Server, Settings, Soup, server_variables
 
 SIZE = (120, 40)
 """Columns and rows of the terminal."""
+_STOP_S = 10.0
 _REMOTE = ("SSH_CONNECTION", "SSH_TTY")
 """Variables that would make the application look half as often."""
 
@@ -118,6 +121,25 @@ class TerminalServer(RunningServer):
 
     def log_tail(self, lines: int = 15) -> str:
         return "\n".join(self.line.tail.decode(errors="replace").splitlines()[-lines:])
+
+    def pause(self) -> None:
+        """As Ctrl+Z does: a full-screen application that is stopped unawares begins to read and
+        write a second time when it is continued.
+
+        Raises:
+            BenchmarkError: it does not stop.
+        """
+        os.kill(self.pid, signal.SIGTSTP)
+        deadline = time.perf_counter() + _STOP_S
+        while any(process_state(pid) != "T" for pid in process_tree(self.pid)):
+            if time.perf_counter() > deadline:
+                raise BenchmarkError(f"{self.name} does not stop on SIGTSTP.")
+            time.sleep(0.01)
+        self.paused = True
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+        self.paused = False
 
     async def stop(self) -> None:
         """As any server; the child with the application is in no group of its parent's."""

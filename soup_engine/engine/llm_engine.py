@@ -80,7 +80,14 @@ class LLMEngine:
             max_model_len=capacity.max_model_len,
         )
         limit = min(num_slots, config.scheduler.max_adapters or num_slots)
-        self.scheduler = Scheduler(replace(config.scheduler, max_adapters=limit), self.kv)
+        # The engine's thread lets in as many as may run and wait together. Until the next step
+        # all of them wait, and refusing one then would be too late.
+        scheduler = replace(
+            config.scheduler,
+            max_adapters=limit,
+            max_waiting=config.scheduler.max_num_seqs + config.scheduler.max_waiting,
+        )
+        self.scheduler = Scheduler(scheduler, self.kv)
         pool = KVPool(
             loaded.model.layout,
             dtype=capacity.kv_dtype,

@@ -134,7 +134,7 @@ class _JsonLines(_Silent):
     """Each view on the standard output, as the HTTP routes give it."""
 
     def show(self, view: ExportView) -> None:
-        from soup_engine.server.plain_json import as_json
+        from soup_engine.plain_json import as_json
 
         print(json.dumps(as_json(view)), flush=True)
 

@@ -264,7 +264,8 @@ class Gemma2(Family):
         if types is None:
             return self.number("sliding_window_pattern", self.period)
         windows = [kind == "sliding_attention" for kind in types]
-        for period in (self.period, *range(1, self.layers + 2)):
+        periods: list[int] = [self.period, *range(1, self.layers + 2)]
+        for period in periods:
             if windows == [(layer + 1) % period != 0 for layer in range(self.layers)]:
                 return period
         raise ExportUnsupportedError(

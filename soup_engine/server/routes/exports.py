@@ -11,8 +11,8 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
 from soup_engine.export.request import ExportRequest
+from soup_engine.plain_json import as_json
 from soup_engine.server.auth import require_admin_key
-from soup_engine.server.plain_json import as_json
 from soup_engine.server.protocol.exports import ExportBody
 from soup_engine.server.reading import ignored_header, read_as
 from soup_engine.server.sse import DONE, EventStream

@@ -13,7 +13,12 @@ import pytest
 
 from soup_engine.backends.transformers import TransformersBackend
 from soup_engine.config import CacheConfig, EngineConfig, LoRAConfig, ModelConfig, SchedulerConfig
-from soup_engine.errors import ContextLengthExceededError, EngineStoppedError, InvalidValueError
+from soup_engine.errors import (
+    ContextLengthExceededError,
+    EngineStoppedError,
+    InvalidValueError,
+    QueueFullError,
+)
 from soup_engine.messages import FinishReason, GenerationRequest, RequestOutput
 from tests.support.adapters import make_adapter
 from tests.support.equality import request
@@ -109,3 +114,23 @@ async def test_the_table_of_requests_names_adapters(backend: TransformersBackend
             await anext(outputs)
             seen = [view.adapter for view in backend.snapshot().requests]
     assert seen == ["one"]
+
+
+async def test_as_many_answers_as_may_run_and_wait_come_at_once(
+    backend: TransformersBackend,
+) -> None:
+    item = bound(backend, 0, "one", 8)
+    item = replace(item, params=replace(item.params, n=4))
+    outputs = await answer(backend, item)
+    assert sum(output.finish_reason is FinishReason.LENGTH for output in outputs) == 4
+
+
+async def test_one_answer_more_is_refused_and_the_engine_goes_on(
+    backend: TransformersBackend,
+) -> None:
+    item = bound(backend, 0, "one", 8)
+    with pytest.raises(QueueFullError):
+        await answer(backend, replace(item, params=replace(item.params, n=5)))
+    await all_given_back(backend)
+    outputs = await answer(backend, bound(backend, 1, "two", 8))
+    assert outputs[-1].finish_reason is FinishReason.LENGTH

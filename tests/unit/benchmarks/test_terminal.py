@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from benchmarks.environments import Environment
-from benchmarks.fleet import Start, fleet
+from benchmarks.errors import BenchmarkError
+from benchmarks.fleet import Start
 from benchmarks.processes import process_tree
-from benchmarks.prompts import PromptMaker
 from benchmarks.servers import Server, Settings
 from benchmarks.terminal import Bytes, bytes_report
 from benchmarks.terminal_server import SIZE, SoupTui, TerminalServer
 
 ECHO = """
-import os, sys, tty
+import os, signal, sys, tty
+signal.signal(signal.SIGTSTP, lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
 tty.setraw(0)
 size = os.get_terminal_size()
 print(f"{size.columns} {size.lines}", end="", flush=True)
@@ -55,15 +57,34 @@ async def test_what_a_program_writes_is_counted(settings: Settings, tmp_path: Pa
     assert process_tree(server.pid) == []
 
 
-async def test_a_fleet_may_have_one_in_a_terminal(
-    streaming_server: Callable[..., Start], settings: Settings, prompts: PromptMaker, tmp_path: Path
-) -> None:
-    start = dataclasses.replace(streaming_server(), kind=TerminalServer)
-    async with fleet([start], settings, prompts, tmp_path) as running:
-        server = running["soup"]
-        assert isinstance(server, TerminalServer)
-        assert server.paused
+async def test_it_waits_paused_as_after_ctrl_z(settings: Settings, tmp_path: Path) -> None:
+    server = TerminalServer.launch(Echo(), settings, Path(sys.executable), tmp_path / "log")
+    await until_received(server, 1)
+    server.pause()
+    before = server.received
+    server.press("x")
+    await asyncio.sleep(0.1)
+    assert (server.paused, server.received) == (True, before)
+    with server.awake():
+        await until_received(server, before + 1_000)
+    assert server.paused
+    await server.stop()
     assert process_tree(server.pid) == []
+
+
+async def test_what_does_not_stop_is_reported(
+    streaming_server: Callable[..., Start],
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("benchmarks.terminal_server._STOP_S", 0.2)
+    start = streaming_server()
+    server = TerminalServer.launch(start.server, settings, start.python, tmp_path / "log")
+    await server.wait_ready()
+    with pytest.raises(BenchmarkError, match="soup does not stop on SIGTSTP"):
+        server.pause()
+    await server.stop()
 
 
 def test_the_application_gets_the_same_options(settings: Settings) -> None:

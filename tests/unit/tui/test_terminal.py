@@ -203,6 +203,32 @@ def test_a_killed_application_is_said_so(open_terminal: OpenTerminal, tmp_path: 
     assert "The application was killed by SIGKILL, and its server with it." in rest
 
 
+def test_it_is_suspended_and_brought_back(open_terminal: OpenTerminal, tmp_path: Path) -> None:
+    """As by the shell's kill -TSTP and fg; nothing is answered meanwhile."""
+    terminal = open_terminal(*SERVE)
+    terminal.wait_for("ready")
+    server = until_announced(tmp_path, command="tui")
+    pids = (terminal.child.pid, server["pid"])
+    terminal.child.kill(signal.SIGTSTP)
+    deadline = time.monotonic() + 10
+    while any(state_of(pid) != "T" for pid in pids):
+        assert time.monotonic() < deadline
+        terminal.read(0.05)
+    before = terminal.raw
+    assert before.rpartition("\x1b[?1049l")[1], "the shell has its own screen back"
+    terminal.child.kill(signal.SIGCONT)
+    while "\x1b[?1049h" not in terminal.raw[len(before) :]:
+        assert time.monotonic() < deadline + 10
+        terminal.read(0.05)
+    assert healthy(server["address"])
+    terminal.child.send("q")
+    assert terminal.end()[0] == 0
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_any_size_and_back(open_terminal: OpenTerminal) -> None:
     terminal = open_terminal(*SERVE)
     terminal.wait_for("ready")
