@@ -80,8 +80,8 @@ def main() -> int:
     os.dup2(2, 1)
     # Ctrl-C reaches the parent, which then says what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(os, "nice"):
-        os.nice(LOWEST_PRIORITY)
+    if hasattr(os, "setpriority"):
+        os.setpriority(os.PRIO_PROCESS, 0, LOWEST_PRIORITY)
     task = json.loads(_read_line())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     report = PipeReport(out)

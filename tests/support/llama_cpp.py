@@ -29,12 +29,16 @@ chats = [ask("/v1/chat/completions", {"messages": [{"role": "user", "content": t
          for text in request.get("chats", [])]
 texts = [ask("/tokenize", {"content": text, "add_special": True, "parse_special": True})["tokens"]
          for text in request.get("texts", [])]
-steps = []
-if "prompt" in request:
-    done = ask("/completion", {"prompt": request["prompt"], "n_predict": request["tokens"],
-               "temperature": 0, "n_probs": 8, "ignore_eos": True})
-    steps = [[[top["id"], top["logprob"]] for top in [step, *step["top_logprobs"]]]
-             for step in done["completion_probabilities"]]
+plain = ask("/tokenize", {"content": "a"})["tokens"][-1]
+steps, tokens = [], request.get("prompt")
+for _ in range(request["tokens"] if tokens else 0):
+    # A token that is part of a character is told without probabilities, so a plain one is forced;
+    # probabilities are those before that.
+    done = ask("/completion", {"prompt": tokens, "n_predict": 1, "temperature": 0, "n_probs": 8,
+                               "logit_bias": [[plain, 1e6]], "cache_prompt": True})
+    top = done["completion_probabilities"][0]["top_logprobs"]
+    steps.append([[item["id"], item["logprob"]] for item in top])
+    tokens = [*tokens, top[-1]["id"]]
 print("ANSWER", json.dumps({"texts": texts, "steps": steps, "chats": chats}))
 """
 
@@ -49,7 +53,8 @@ def run_llama_cpp(path: Path, request: dict[str, Any], *lora: Path) -> Any:
 
     Returns:
         ``texts``, the ids of each; ``chats``, the answers; ``steps`` after the prompt, each the
-        chosen token and the most likely ones with their log-probabilities.
+        most likely tokens, best first, with their log-probabilities; the last of
+        them was taken, for the best may always be the same one in a random model.
     """
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(path), json.dumps(request), *map(str, lora)],

@@ -24,6 +24,8 @@ from soup_engine.errors import ExportError
 from soup_engine.export.verification.measures import Floats
 
 LISTED = 4_096
+_ALWAYS = 1e6
+"""Added to a token's logit, this makes it the best one."""
 
 
 class LlamaCppScorer:
@@ -67,11 +69,18 @@ class LlamaCppScorer:
                 f"{path.name} cannot be verified, because llama.cpp does not load it: {error}."
             ) from error
 
+        self._plain_token = self.tokenize("a")[-1]
+
     def greedy(self, prompt: Sequence[int], max_tokens: int) -> tuple[list[int], float]:
-        answer = self._complete(prompt, max_tokens, listed=1)
-        # There are none where the answer ends at once.
-        listed = answer["choices"][0]["logprobs"] or {"content": []}
-        tokens = [int(item["id"]) for item in listed["content"]]
+        # The route of the OpenAI API leaves out tokens that are part of a character only.
+        body = {
+            "prompt": list(prompt),
+            "n_predict": max_tokens,
+            "temperature": 0,
+            "return_tokens": True,
+        }
+        answer = self._post("/completion", body)
+        tokens = [int(token) for token in answer["tokens"]]
         return tokens, float(answer["timings"]["predicted_per_second"])
 
     def logprobs(self, tokens: Sequence[int], first: int) -> Floats:
@@ -86,8 +95,10 @@ class LlamaCppScorer:
 
     def _fill(self, row: Floats, prefix: Sequence[int], listed: int) -> None:
         """Set the log-probabilities of the ``listed`` most likely tokens after a text."""
-        # An end token would be told without its probabilities; those told are not touched by it.
-        answer = self._complete(prefix, 1, listed=listed, ignore_end=True)
+        # A token that ends the answer, or is part of a character only, is told without its
+        # probabilities. So a plain one is forced, which leaves the probabilities as they are:
+        # they are those before sampling.
+        answer = self._complete(prefix, 1, listed=listed, forced=self._plain_token)
         items = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         ids = np.fromiter((item["id"] for item in items), np.int64, len(items))
         values = np.fromiter((item["logprob"] for item in items), np.float32, len(items))
@@ -97,17 +108,22 @@ class LlamaCppScorer:
     def tokenize(self, text: str) -> list[int]:
         """The text's tokens by the file's own tokenizer; special tokens in it are taken as such."""
         body = {"content": text, "add_special": False, "parse_special": True}
+        return [int(token) for token in self._post("/tokenize", body)["tokens"]]
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         headers = {"authorization": f"Bearer {self._key}"}
-        url = f"{self._server.listening_address}/tokenize"
-        answer = httpx.post(url, json=body, headers=headers, timeout=60)
-        answer.raise_for_status()
-        return [int(token) for token in answer.json()["tokens"]]
+        url = f"{self._server.listening_address}{path}"
+        answer = httpx.post(url, json=body, headers=headers, timeout=None)
+        if answer.is_error:
+            raise ExportError(f"llama.cpp refuses a text: {answer.text}.")
+        done: dict[str, Any] = answer.json()
+        return done
 
     def close(self) -> None:
         del self._server
 
     def _complete(
-        self, tokens: Sequence[int], max_tokens: int, *, listed: int, ignore_end: bool = False
+        self, tokens: Sequence[int], max_tokens: int, *, listed: int, forced: int | None = None
     ) -> dict[str, Any]:
         answer: dict[str, Any] = self._server.handle_completions(
             {
@@ -116,7 +132,7 @@ class LlamaCppScorer:
                 "n_probs": listed,
                 "temperature": 0,
                 "cache_prompt": True,
-                "ignore_eos": ignore_end,
+                "logit_bias": [] if forced is None else [[forced, _ALWAYS]],
                 "stream": False,
             }
         )

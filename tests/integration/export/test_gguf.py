@@ -214,5 +214,6 @@ def test_llama_cpp_answers_as_transformers_does(
             expected = model(input_ids=torch.tensor([tokens])).logits[0, -1].log_softmax(-1)
         worst = max(abs(float(expected[token]) - logprob) for token, logprob in step)
         assert worst < 5e-3, f"off by {worst:.4f} at token {len(tokens)}"
-        tokens.append(step[0][0])
+        assert step[0][0] == int(expected.argmax())
+        tokens.append(step[-1][0])
     assert len(set(tokens[len(prompt) :])) > 2
