@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from soup_engine.errors import ConfigError
 from soup_tui.cli.export_options import (
@@ -26,10 +25,10 @@ from soup_tui.cli.export_options import (
     VerifyPrompts,
 )
 from soup_tui.cli.options import HelpOption
+from soup_tui.exports import default_target
 
 _TERNARY = {"bitnet": "tq2_0", "tq1_0": "tq1_0"}
 """Formats that are a type of GGUF."""
-_SUFFIX = {"gguf": ".gguf", "gguf-lora": ".lora.gguf"}
 
 
 def export(
@@ -84,12 +83,11 @@ def export(
 def default_output(model: Path, kind: str, weights: str | None) -> Path:
     """In the working directory, under the model's name."""
     name = model.name or model.resolve().name
-    if kind in _SUFFIX:
+    if weights is None and kind in ("gguf", "gguf-lora"):
         from soup_engine.export.request import DEFAULT_QUANTS
 
-        held = weights or dict[Any, str](DEFAULT_QUANTS)[kind]
-        return Path(f"{name}.{held}{_SUFFIX[kind]}")
-    return Path(f"{name}-{kind}" if weights is None else f"{name}-{kind}-{weights}")
+        weights = DEFAULT_QUANTS["gguf" if kind == "gguf" else "gguf-lora"]
+    return Path(default_target(name, kind, weights))
 
 
 def _kind(format_: str, quant: str | None) -> tuple[str, str | None]:

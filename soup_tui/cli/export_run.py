@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from soup_engine.errors import CannotRunError, ConfigError, ExportError
 from soup_tui.cli.signals import StopAsked, stop_signals
+from soup_tui.exports import figure_rows
 from soup_tui.formatting import duration, plain, size
 
 if TYPE_CHECKING:
@@ -78,34 +78,14 @@ def run_export(request: ExportRequest, *, as_lines: bool) -> ExportView:
 
 def report(view: ExportView) -> str:
     """What was made, and how well it answers."""
-    rows = [("result", plain(view.result or ""))]
+    rows = [("result", view.result or "")]
     figures = view.verification
     if figures is None:
         rows.append(("verified", "no"))
     else:
-        rows += _figure_rows(figures)
-    rows.append(("manifest", plain(view.manifest or "")))
-    return "\n".join(f"{name:<11} {value}" for name, value in rows)
-
-
-def _figure_rows(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
-    agreement = figures["greedy_agreement"]
-    rows = [
-        ("verified", f"in {plain(figures['runtime'])}"),
-        ("size", size(figures["bytes"])),
-        (
-            "agreement",
-            f"{agreement:.1%} of the best tokens,"
-            f" {figures['answers_equal']} of {figures['answers']} answers whole",
-        ),
-        ("mean KL", f"{figures['mean_kl']:.3g} nats (may be {figures['max_kl']:g})"),
-    ]
-    if figures["perplexity"] is not None:
-        own, before = figures["perplexity"], figures["perplexity_source"]
-        rows.append(("perplexity", f"{own:.4g} (source {before:.4g})"))
-    if figures["tokens_per_s"] is not None:
-        rows.append(("speed", f"{figures['tokens_per_s']:.0f} tokens/s"))
-    return rows
+        rows += figure_rows(figures)
+    rows.append(("manifest", view.manifest or ""))
+    return "\n".join(f"{name:<11} {plain(value)}" for name, value in rows)
 
 
 def _asked(signals: SimpleQueue[StopAsked]) -> bool:
