@@ -15,7 +15,7 @@ from soup_tui.glyphs import GLYPHS
 from soup_tui.history import History
 from soup_tui.service import ProgressCallback, Service
 from soup_tui.terminal import Terminal
-from tests.support.still_service import StillService, adapters, log_entries
+from tests.support.still_service import StillService, adapters, export_views, log_entries
 
 NO_MODEL = ModelPathError("There is no model at /srv/models/[bold]tiny: no config.json is in it.")
 ANSWER = """\
@@ -75,7 +75,7 @@ def app_in(
         error = EngineStepError("The engine failed: see the log.")
         service = StillService(failed, adapters(), log_entries(), refusal=error)
     elif state == "busy":
-        service = StillService(seeds.busy, adapters(), log_entries(), answer=ANSWER)
+        service = StillService(seeds.busy, adapters(), log_entries(), export_views(), answer=ANSWER)
     else:
         service = StillService(seeds.fresh)
     settings = Settings(model=None if state == "idle" else "x", theme=theme)
@@ -86,7 +86,7 @@ KEYS: dict[str, Sequence[str]] = {
     "serving": ("1",),
     "latency": ("2",),
     "adapters": ("3", "down", "down"),
-    "export": ("4",),
+    "export": ("4", "down"),
     "drafts": ("5",),
     "chat": ("6", "H", "o", "w", "question_mark", "enter"),
     "traffic": ("escape", "7"),

@@ -33,6 +33,14 @@ async def test_other_states(gallery: Gallery, seeds: Seeds, state: str) -> None:
             await gallery.check(f"{screen}-{state}", pilot, *(keys[:2] if asks else keys))
 
 
+@pytest.mark.parametrize("size", SIZES)
+async def test_exports_that_ended(gallery: Gallery, seeds: Seeds, size: str) -> None:
+    async with app_in("busy", seeds).run_test(size=SIZES[size]) as pilot:
+        await settle(pilot)
+        await gallery.check(f"export-unverified-{size}", pilot, "4", "down", "down")
+        await gallery.check(f"export-succeeded-{size}", pilot, "down")
+
+
 @pytest.mark.parametrize("state", ["idle", "refused"])
 async def test_nothing_is_served(gallery: Gallery, seeds: Seeds, state: str) -> None:
     async with app_in(state, seeds).run_test(size=(80, 24)) as pilot:
@@ -45,6 +53,7 @@ DIALOGS = {
     "palette": ("1", "colon", "s", "w", "a", "p"),
     "restart": ("1", "r"),
     "theme": ("1", "T"),
+    "export": ("4", "e", "enter"),
     "compare": ("3", "space", "down", "space", "c", "H", "i", "enter"),
 }
 """What opens each; escape closes it."""

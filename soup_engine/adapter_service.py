@@ -49,7 +49,7 @@ class AdapterService:
     on the disk; ``activate`` does not.
 
     Attributes:
-        paths: where adapters may lie.
+        roots: folders under which adapters may lie, and ``paths``, which holds them to that.
         refused: why folders in the watched one are not loaded, by name.
     """
 
@@ -59,7 +59,8 @@ class AdapterService:
         self._config = config
         folders = [folder for _, folder in config.at_start]
         watched = [] if config.folder is None else [config.folder]
-        self.paths = AdapterPaths([Path.cwd(), *watched, *folders])
+        self.roots = (Path.cwd(), *watched, *folders)
+        self.paths = AdapterPaths(self.roots)
         self._state_file: StateFile | None = None
         self._saving = threading.Lock()
         # What was kept and could not be restored: it is kept on, unless somebody says otherwise.

@@ -14,7 +14,8 @@ sentence that says what is wrong and, where there is one, what would work.
     │   ├── DeviceError                     503 device_unavailable
     │   ├── InsufficientMemoryError         503 insufficient_memory
     │   ├── AddressInUseError               503 address_in_use
-    │   └── StateFileError                  503 state_file_invalid
+    │   ├── StateFileError                  503 state_file_invalid
+    │   └── InsufficientDiskError           507 insufficient_disk
     ├── ConfigError                         400 invalid_config       (exit code 2 in the CLI)
     ├── RequestError                        400 invalid_request
     │   ├── InvalidValueError               400 invalid_value
@@ -29,12 +30,20 @@ sentence that says what is wrong and, where there is one, what would work.
     │   ├── DuplicateRequestError           409 duplicate_request
     │   ├── BodyTooLargeError               413 body_too_large
     │   ├── QueueFullError                  429 queue_full
-    │   └── AdapterError                    400 adapter_error
-    │       ├── AdapterInvalidError         400 adapter_invalid
-    │       ├── AdapterPathError            403 adapter_path_forbidden
-    │       ├── AdapterNotFoundError        404 adapter_not_found
-    │       ├── AdapterConflictError        409 adapter_conflict
-    │       └── AdapterNotReadyError        503 adapter_not_ready
+    │   ├── AdapterError                    400 adapter_error
+    │   │   ├── AdapterInvalidError         400 adapter_invalid
+    │   │   ├── AdapterPathError            403 adapter_path_forbidden
+    │   │   ├── AdapterNotFoundError        404 adapter_not_found
+    │   │   ├── AdapterConflictError        409 adapter_conflict
+    │   │   └── AdapterNotReadyError        503 adapter_not_ready
+    │   └── ExportError                     400 export_error
+    │       ├── ExportSourceError           400 export_source_invalid
+    │       ├── ExportUnsupportedError      400 export_unsupported
+    │       ├── ExportPathError             403 export_path_forbidden
+    │       ├── ExportNotFoundError         404 export_not_found
+    │       ├── ExportConflictError         409 export_conflict
+    │       ├── ExportUnverifiedError       422 export_unverified
+    │       └── ExportToolError             500 export_tool_failed
     ├── EngineStoppedError                  503 engine_stopped
     ├── RequestAbortedError                 503 request_aborted
     └── EngineStepError                     500 engine_step_failed
@@ -99,6 +108,13 @@ class StateFileError(CannotRunError):
     """The file that keeps what was loaded at run time cannot be read or written."""
 
     code = "state_file_invalid"
+
+
+class InsufficientDiskError(CannotRunError):
+    """What is to be written does not fit on the disk of its target."""
+
+    status = 507
+    code = "insufficient_disk"
 
 
 class ConfigError(SoupError):
@@ -231,6 +247,60 @@ class AdapterNotReadyError(AdapterError):
 
     status = 503
     code = "adapter_not_ready"
+    type = "server_error"
+
+
+class ExportError(RequestError):
+    """A model or adapter cannot be merged or converted as asked."""
+
+    code = "export_error"
+
+
+class ExportSourceError(ExportError):
+    """The files of the model or adapter are missing, damaged, or do not fit each other."""
+
+    code = "export_source_invalid"
+
+
+class ExportUnsupportedError(ExportError):
+    """The format, or the converter here, has no way to express this model faithfully."""
+
+    code = "export_unsupported"
+
+
+class ExportPathError(ExportError):
+    """A source or a target lies outside the folders that exports may use."""
+
+    status = 403
+    code = "export_path_forbidden"
+    type = "permission_error"
+
+
+class ExportNotFoundError(ExportError):
+    status = 404
+    code = "export_not_found"
+    type = "not_found_error"
+
+
+class ExportConflictError(ExportError):
+    """The target is there already, or another export writes it."""
+
+    status = 409
+    code = "export_conflict"
+
+
+class ExportUnverifiedError(ExportError):
+    """The result answers too differently from its source; it was put aside."""
+
+    status = 422
+    code = "export_unverified"
+
+
+class ExportToolError(ExportError):
+    """A program that the conversion runs is missing or failed."""
+
+    status = 500
+    code = "export_tool_failed"
     type = "server_error"
 
 

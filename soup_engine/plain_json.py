@@ -70,6 +70,8 @@ def _decoder(kind: Any) -> _Decoder:
         return _number
     if kind in (str, int, bool):
         return _plain_decoder(kind)
+    if kind is Any:
+        return _as_it_is
     raise TypeError(f"{kind} has no form in JSON")
 
 
@@ -130,6 +132,10 @@ def _mapping_decoder(key_kind: type[Any], item_kind: Any) -> _Decoder:
         return MappingProxyType({key_kind(key): decode_item(item) for key, item in value.items()})
 
     return decode
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _number(value: Any) -> float:

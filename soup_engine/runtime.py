@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from soup_engine.adapter_service import AdapterService
 from soup_engine.backends.base import Backend, ProgressCallback
 from soup_engine.config import AdapterConfig, ServerConfig
+from soup_engine.export.jobs import ExportJobs
 from soup_engine.logs import LogBuffer
 from soup_engine.metrics.snapshot import EngineSnapshot
 
@@ -36,8 +37,8 @@ beside it would hold the lock that long before the engine goes on."""
 
 
 class Runtime:
-    """A backend with its adapters and, with a ``ServerConfig``, an HTTP server in a background
-    thread.
+    """A backend with its adapters and export jobs and, with a ``ServerConfig``, an HTTP server in
+    a background thread.
 
     Whatever ``start`` began is ended by ``stop``, also when ``start`` itself fails half-way.
     """
@@ -52,6 +53,7 @@ class Runtime:
     ) -> None:
         self.backend = backend
         self.adapters = AdapterService(backend, adapters or AdapterConfig())
+        self.exports = ExportJobs()
         self.server_config = server
         self.logs = logs if logs is not None else LogBuffer()
         self._server: BackgroundServer | None = None
@@ -101,6 +103,7 @@ class Runtime:
         # The engine ends its answers before the server ends their connections.
         undo.callback(lambda: self.backend.stop(self._drain_timeout_s))
         self.backend.start(on_progress)
+        undo.callback(self.exports.stop)
         undo.callback(self.adapters.stop)
         self.adapters.start(on_progress)
         logger.info("serving %s on %s", self.backend.model.name, self.backend.model.device)
@@ -118,6 +121,7 @@ class Runtime:
         state = ServerState(
             backend=self.backend,
             adapters=self.adapters,
+            exports=self.exports,
             config=config,
             logs=self.logs,
             loopback=listener.loopback,

@@ -7,7 +7,7 @@ figures are read from the engine's immutable snapshot at a fixed pace.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from textual.app import App
@@ -18,6 +18,7 @@ from soup_tui.history import History
 from soup_tui.service import AdapterListing, Leave, OpenService, Service, error_sentence
 
 if TYPE_CHECKING:
+    from soup_engine.export.state import ExportView
     from soup_engine.metrics.snapshot import EngineSnapshot
 
 
@@ -74,7 +75,7 @@ class Bridge:
         service: the one that answers now.
         stage, share: what is being done while a service opens or closes.
         error: why the last one could not be opened.
-        snapshot, adapters: as of the last look.
+        snapshot, adapters, exports: as of the last look.
     """
 
     def __init__(self, settings: Settings, open_it: OpenService) -> None:
@@ -85,6 +86,7 @@ class Bridge:
         self.error: Exception | None = None
         self.snapshot: EngineSnapshot | None = None
         self.adapters = AdapterListing()
+        self.exports: Sequence[ExportView] = ()
         self.history = History()
         self._open_it = open_it
         self._app: App[Any] | None = None
@@ -149,7 +151,7 @@ class Bridge:
     def _begin(self, stage: str) -> Service | None:
         before, self.service = self.service, None
         self.stage, self.share, self.error, self.snapshot = stage, None, None, None
-        self.adapters = AdapterListing()
+        self.adapters, self.exports = AdapterListing(), ()
         self.history.clear()
         return before
 
@@ -185,6 +187,7 @@ class Bridge:
             return
         self.snapshot = self.service.snapshot()
         self.adapters = self.service.adapters()
+        self.exports = self.service.exports()
         if self.snapshot is not None:
             active = next((view.name for view in self.adapters.views if view.active), None)
             self.history.add(self.snapshot, active)

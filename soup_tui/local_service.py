@@ -8,14 +8,18 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import count
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from soup_engine.adapter_service import unload_sentence
 from soup_engine.adapters.records import AdapterLease
 from soup_engine.errors import AdapterNotFoundError, UnsupportedParameterError
+from soup_engine.export.request import ExportRequest
 from soup_engine.messages import GenerationRequest, RequestOutput
 from soup_tui.config import Settings
+from soup_tui.export_types import EXPORT_TYPES
+from soup_tui.exports import cancel_sentence
 from soup_tui.formatting import curl_line
 from soup_tui.launch import OpenRuntime, open_runtime
 from soup_tui.service import (
@@ -23,6 +27,7 @@ from soup_tui.service import (
     AdapterListing,
     ChatRequest,
     ChatStream,
+    ExportOrder,
     Leave,
     OpenService,
     ProgressCallback,
@@ -30,6 +35,7 @@ from soup_tui.service import (
 )
 
 if TYPE_CHECKING:
+    from soup_engine.export.state import ExportView
     from soup_engine.logs import LogEntry
     from soup_engine.metrics.snapshot import EngineSnapshot
     from soup_engine.runtime import Runtime
@@ -46,6 +52,8 @@ def local_opener(open_it: OpenRuntime = open_runtime) -> OpenService:
 
 class LocalService:
     """See ``service.Service``."""
+
+    export_types = EXPORT_TYPES
 
     def __init__(self, runtime: Runtime, settings: Settings) -> None:
         self.runtime = runtime
@@ -172,6 +180,26 @@ class LocalService:
         if all(view.name != name for view in self.adapters().views):
             raise AdapterNotFoundError(f"There is no adapter {name!r}.")
         return unload_sentence(self.runtime.adapters.unload(name))
+
+    def exports(self) -> Sequence[ExportView]:
+        return self.runtime.exports.views()
+
+    def start_export(self, order: ExportOrder) -> str:
+        view = self.runtime.exports.submit(
+            ExportRequest(
+                source=Path(order.source),
+                target=Path(order.target).expanduser().absolute(),
+                format=cast(Any, order.format),  # which the request checks
+                quant=order.quant,
+                base=None if order.base is None else Path(order.base),
+                verify=order.verify,
+                command=("soup", "tui"),
+            )
+        )
+        return f"Exporting to {view.target}."
+
+    def cancel_export(self, job_id: str) -> str:
+        return cancel_sentence(self.runtime.exports.cancel(job_id))
 
     def close(self, leave: Leave, drain_timeout_s: float = 0.0) -> None:
         if leave is Leave.SERVE:

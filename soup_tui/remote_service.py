@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from soup_engine.config import ServerConfig
 from soup_engine.errors import SoupError
+from soup_tui.export_types import EXPORT_TYPES
+from soup_tui.exports import cancel_sentence
 from soup_tui.formatting import curl_line
 from soup_tui.service import (
     Ability,
     AdapterListing,
     ChatRequest,
     ChatStream,
+    ExportOrder,
     Leave,
     ServedModel,
 )
 
 if TYPE_CHECKING:
     from soup_engine.backends.remote import RemoteServer
+    from soup_engine.export.state import ExportView
     from soup_engine.logs import LogEntry
     from soup_engine.metrics.snapshot import EngineSnapshot
     from soup_engine.sampling_params import SamplingParams
@@ -43,6 +47,7 @@ class RemoteService:
     """
 
     missing: Mapping[Ability, str] = _MISSING
+    export_types = EXPORT_TYPES
 
     def __init__(self, server: RemoteServer, *, with_key: bool) -> None:
         self._server = server
@@ -86,6 +91,16 @@ class RemoteService:
 
     def unload_adapter(self, name: str) -> str:
         return self._server.unload_adapter(name)
+
+    def exports(self) -> Sequence[ExportView]:
+        return self._server.exports
+
+    def start_export(self, order: ExportOrder) -> str:
+        view = self._server.start_export(dataclasses.asdict(order))
+        return f"Exporting to {view.target} on the server."
+
+    def cancel_export(self, job_id: str) -> str:
+        return cancel_sentence(self._server.cancel_export(job_id))
 
     def close(self, leave: Leave, drain_timeout_s: float = 0.0) -> None:  # noqa: ARG002 no say in it
         """Stop looking; the server goes on however the application is left."""

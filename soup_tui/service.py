@@ -20,6 +20,7 @@ from soup_engine.errors import SoupError
 from soup_engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from soup_engine.export.state import ExportView
     from soup_engine.logs import LogEntry
     from soup_engine.messages import AdapterView
     from soup_engine.metrics.snapshot import EngineSnapshot
@@ -40,6 +41,8 @@ class Ability(Enum):
     ADAPTERS = "adapters"
     """List adapters and change them."""
     LOGS = "logs"
+    EXPORTS = "exports"
+    """List exports, begin and cancel them."""
 
 
 class Leave(Enum):
@@ -82,6 +85,26 @@ class AdapterListing:
 
     views: tuple[AdapterView, ...] = ()
     refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOrder:
+    """An export to begin.
+
+    Attributes:
+        source: folder of a model or an adapter, on the service's machine.
+        target: file or folder to make there; what is there already is not replaced.
+        format, quant: of ``Service.export_types``.
+        base: of an adapter; the one that it names itself if ``None``.
+        verify: compare the result with its source before it gets its name.
+    """
+
+    source: str
+    target: str
+    format: str
+    quant: str
+    base: str | None = None
+    verify: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +233,7 @@ class Service(Protocol):
         address: ``http://host:port`` or ``unix:path``; ``None`` without a server.
         curl: a command that asks it something; names the key's variable, never the key.
         missing: what it cannot do, and the sentence that says why.
+        export_types: formats, and how each can hold weights, its default first.
     """
 
     @property
@@ -223,6 +247,9 @@ class Service(Protocol):
 
     @property
     def missing(self) -> Mapping[Ability, str]: ...
+
+    @property
+    def export_types(self) -> Mapping[str, tuple[str, ...]]: ...
 
     def snapshot(self) -> EngineSnapshot | None:
         """The latest picture, by reference; ``None`` while there is none. Never blocks."""
@@ -267,6 +294,26 @@ class Service(Protocol):
 
         Raises:
             AdapterError: there is none of this name.
+        """
+        ...
+
+    def exports(self) -> Sequence[ExportView]:
+        """Export jobs as known now, the oldest first. Never blocks."""
+        ...
+
+    def start_export(self, order: ExportOrder) -> str:
+        """Begin an export; a sentence of what was done. May block.
+
+        Raises:
+            ExportError: says what is wrong with it.
+        """
+        ...
+
+    def cancel_export(self, job_id: str) -> str:
+        """End an export, and remove what it wrote; a sentence of what was done. May block.
+
+        Raises:
+            ExportNotFoundError: there is none of this id.
         """
         ...
 

@@ -32,7 +32,7 @@ class AdapterPaths:
     """
 
     def __init__(self, roots: Iterable[Path]) -> None:
-        self._roots = tuple(_real_path(root) for root in roots)
+        self._roots = tuple(real_path(root) for root in roots)
 
     def resolve(self, path: str | Path) -> Path:
         """The real folder behind ``path``, relative paths from the working directory.
@@ -43,17 +43,17 @@ class AdapterPaths:
             AdapterPathError: it, or a file of an adapter in it, lies outside the roots.
             AdapterInvalidError: no folder is there.
         """
-        folder = _real_path(path)
+        folder = real_path(path)
         for inside in (folder, *(folder / name for name in READ_FILES)):
-            if not self._contains(_real_path(inside)):
+            if not self._contains(real_path(inside)):
                 raise AdapterPathError(
-                    f"{_shown(path)} lies outside the folders that adapters may be loaded from, "
+                    f"{shown(path)} lies outside the folders that adapters may be loaded from, "
                     "or a link in it leads out: put the adapter under the working directory, "
                     "--adapter-dir or a folder given at start.",
                     param="lora_path",
                 )
         if not is_folder(folder):
-            raise AdapterInvalidError(f"{_shown(path)} is not a folder.", param="lora_path")
+            raise AdapterInvalidError(f"{shown(path)} is not a folder.", param="lora_path")
         return folder
 
     def _contains(self, path: Path) -> bool:
@@ -82,17 +82,22 @@ def open_regular(path: Path) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
-def _real_path(path: str | Path) -> Path:
+def real_path(path: str | Path) -> Path:
+    """Where a path leads, links followed.
+
+    Raises:
+        AdapterInvalidError: no path can be written so.
+    """
     try:
         return Path(os.path.realpath(Path(path).expanduser()))
     except (OSError, ValueError, RuntimeError) as error:
         # Zero bytes, or a home folder that does not exist.
         raise AdapterInvalidError(
-            f"{_shown(path)} is not a path that can be read.", param="lora_path"
+            f"{shown(path)} is not a path that can be read.", param="lora_path"
         ) from error
 
 
-def _shown(path: str | Path) -> str:
+def shown(path: str | Path) -> str:
     """A path as part of a message: on one line, and not longer than it is useful."""
     text = str(path)
     return repr(text if len(text) <= 200 else f"{text[:200]}…")

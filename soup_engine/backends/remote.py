@@ -37,6 +37,7 @@ from soup_engine.backends.remote_http import (
     raise_refusal,
 )
 from soup_engine.errors import CannotRunError, RequestNotFoundError, SoupError
+from soup_engine.export.state import ExportView
 from soup_engine.logs import LogEntry
 from soup_engine.messages import AdapterView
 from soup_engine.metrics.snapshot import EngineSnapshot, FinishedRequest
@@ -65,6 +66,7 @@ class RemoteServer:
     Attributes:
         health: what ``GET /health`` says: model, device, types, limits.
         adapters: as of the last look.
+        exports: export jobs as of the last look, the oldest first.
         refused: folders that the server does not load, with the reason.
     """
 
@@ -73,6 +75,7 @@ class RemoteServer:
         self.health: Mapping[str, Any] = MappingProxyType({})
         self.adapters: tuple[AdapterView, ...] = ()
         self.refused: Mapping[str, str] = MappingProxyType({})
+        self.exports: tuple[ExportView, ...] = ()
         self._key = key
         self._snapshot: EngineSnapshot | None = None
         self._finished: deque[FinishedRequest] = deque(maxlen=_KEPT_ANSWERS)
@@ -146,6 +149,16 @@ class RemoteServer:
     def unload_adapter(self, name: str) -> str:
         """The server's sentence."""
         return self._command("POST", "/v1/unload_lora_adapter", {"lora_name": name}).text
+
+    def start_export(self, body: Mapping[str, Any]) -> ExportView:
+        """Begin an export; ``body`` as ``POST /v1/exports`` takes it."""
+        answer = self._command("POST", "/v1/exports", body)
+        return _decoded(ExportView, _parsed(answer.content))
+
+    def cancel_export(self, job_id: str) -> ExportView:
+        """End an export, unless it has ended; how it is now."""
+        answer = self._command("DELETE", f"/v1/exports/{quote(job_id, safe='')}")
+        return _decoded(ExportView, _parsed(answer.content))
 
     def chat(
         self,
@@ -260,6 +273,8 @@ class RemoteServer:
             numbered = (dataclasses.replace(one, sequence=one.sequence + shift) for one in new)
             self._records = (*self._records, *numbered)[-_KEPT_RECORDS:]
             self._read_until = new[-1].sequence
+        answer = await self._get("/v1/exports")
+        self.exports = tuple(_decoded(ExportView, view) for view in answer["data"])
 
     def _take(self, snapshot: EngineSnapshot, *, anew: bool = True) -> None:
         """Take a snapshot that holds the answers since the one before, or, ``anew``, all."""

@@ -11,6 +11,7 @@ from soup_engine.server.routes import (
     adapters,
     admin,
     completions,
+    exports,
     health,
     metrics,
     models,
@@ -29,7 +30,7 @@ def create_app(state: ServerState) -> FastAPI:
     app.router.redirect_slashes = False
     attach_state(app, state)
     install_error_handlers(app)
-    for module in (completions, models, adapters, tokenize, health, metrics, admin):
+    for module in (completions, models, adapters, tokenize, health, metrics, admin, exports):
         app.include_router(module.router)
     # The last one added is the outermost.
     app.add_middleware(ErrorBoundary)

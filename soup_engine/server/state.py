@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 from fastapi import FastAPI, Request
@@ -13,6 +14,8 @@ from soup_engine.adapter_service import AdapterService
 from soup_engine.backends.base import Backend
 from soup_engine.config import ServerConfig
 from soup_engine.errors import EngineStoppedError
+from soup_engine.export.jobs import ExportJobs
+from soup_engine.export.paths import ExportPaths
 from soup_engine.logs import LogBuffer
 
 
@@ -30,6 +33,7 @@ class ServerState:
 
     backend: Backend
     adapters: AdapterService
+    exports: ExportJobs
     config: ServerConfig
     logs: LogBuffer
     loopback: bool = True
@@ -44,6 +48,12 @@ class ServerState:
         """State of the engine, or ``draining`` from the moment the server was told to stop."""
         state = self.backend.snapshot().state
         return "draining" if self.draining and state in ("starting", "ready") else state
+
+    def export_paths(self) -> ExportPaths:
+        """Exports read what adapters are loaded from, and the model; they write under the working
+        directory."""
+        model = Path(self.backend.model.source)
+        return ExportPaths(self.adapters.roots, [model] if model.is_dir() else [], Path.cwd())
 
     def check_accepts(self) -> None:
         """Raises EngineStoppedError: the server is on its way down."""

@@ -13,7 +13,18 @@ import typer
 
 from soup_engine.errors import ConfigError, SoupError
 from soup_tui import __version__
-from soup_tui.cli import adapters, metrics, serve, servers, tui
+from soup_tui.cli import (
+    adapters,
+    deploy,
+    export,
+    llama,
+    merge,
+    metrics,
+    quantize,
+    serve,
+    servers,
+    tui,
+)
 from soup_tui.cli.options import HelpOption, settings_command, show_help_without_command, spread
 from soup_tui.config_sources import DEBUG_VARIABLE, unknown_variables
 from soup_tui.formatting import plain
@@ -25,8 +36,8 @@ _INTERRUPTED = 130
 app = typer.Typer(
     name="soup",
     help="A terminal workbench for serving fine-tuned language models.",
-    epilog="Every option of a command can stand in a TOML file (--config) or in a SOUP_… variable"
-    " of the environment. SOUP_DEBUG=1 shows the traceback of an error.",
+    epilog="Every option of tui and serve can stand in a TOML file (--config) or in a SOUP_…"
+    " variable of the environment. SOUP_DEBUG=1 shows the traceback of an error.",
     rich_markup_mode=None,
     add_completion=False,
     add_help_option=False,  # see HelpOption
@@ -37,6 +48,10 @@ for _name, _run in (("tui", tui.run), ("serve", serve.run)):
 app.command("servers", add_help_option=False)(servers.servers)
 app.command("metrics", add_help_option=False)(metrics.metrics)
 app.add_typer(adapters.app)
+for _command in (merge.merge, export.export, quantize.quantize):
+    app.command(add_help_option=False)(_command)
+app.add_typer(deploy.app)
+app.command(add_help_option=False, context_settings=llama.CONTEXT)(llama.llama)
 
 
 def _print_version(asked: bool) -> None:

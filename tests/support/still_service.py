@@ -12,16 +12,19 @@ from types import MappingProxyType
 
 from soup_engine.backends.fake import FakeBackend, FakeScript
 from soup_engine.errors import SoupError
+from soup_engine.export.state import ExportProgress, ExportView, JobState
 from soup_engine.logs import LogEntry
 from soup_engine.messages import AdapterStatus, AdapterView, GenerationRequest
 from soup_engine.metrics.snapshot import EngineSnapshot
 from soup_engine.sampling_params import SamplingParams
+from soup_tui.export_types import EXPORT_TYPES
 from soup_tui.history import History
 from soup_tui.service import (
     Ability,
     AdapterListing,
     ChatRequest,
     ChatStream,
+    ExportOrder,
     Leave,
     ServedModel,
 )
@@ -52,7 +55,9 @@ class StillService:
     figures: EngineSnapshot
     listing: AdapterListing = field(default_factory=AdapterListing)
     entries: Sequence[LogEntry] = ()
+    jobs: Sequence[ExportView] = ()
     model: ServedModel = MODEL
+    export_types: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: EXPORT_TYPES)
     missing: Mapping[Ability, str] = field(default_factory=lambda: MappingProxyType({}))
     address: str | None = "http://127.0.0.1:8000"
     curl: str = CURL
@@ -96,6 +101,17 @@ class StillService:
     def unload_adapter(self, name: str) -> str:
         self.asked.append(("unload", name))
         return "It is unloaded."
+
+    def exports(self) -> Sequence[ExportView]:
+        return self.jobs
+
+    def start_export(self, order: ExportOrder) -> str:
+        self.asked.append(("export", order))
+        return f"Exporting to {order.target}."
+
+    def cancel_export(self, job_id: str) -> str:
+        self.asked.append(("cancel", job_id))
+        return f"{job_id} is cancelled."
 
     def close(self, leave: Leave, drain_timeout_s: float = 0.0) -> None:
         self.asked.append(("close", leave, drain_timeout_s))
@@ -150,6 +166,83 @@ def adapters() -> AdapterListing:
         ),
     )
     return AdapterListing(views, {"wide": "Its rank is 512; --max-lora-rank allows 256."})
+
+
+def export_view(number: int, state: JobState, **fields: object) -> ExportView:
+    values: dict[str, object] = {
+        "id": f"export-{number:012x}",
+        "sequence": 1,
+        "state": state,
+        "source": MODEL.source,
+        "target": "/srv/out/SmolLM2-135M-Instruct.q8_0.gguf",
+        "format": "gguf",
+        "quant": "q8_0",
+        "created": WALL_TIME + 60 * number,
+    }
+    if state is not JobState.QUEUED:
+        values["started"] = WALL_TIME + 60 * number + 1
+    if state.is_final:
+        values["ended"] = WALL_TIME + 60 * number + 42
+    return ExportView(**(values | fields))  # type: ignore[arg-type]
+
+
+def export_views() -> tuple[ExportView, ...]:
+    """One of each kind, the oldest first."""
+    figures = {
+        "runtime": "llama.cpp (xllamacpp)",
+        "bytes": 144_811_936,
+        "greedy_agreement": 0.9871,
+        "answers": 10,
+        "answers_equal": 8,
+        "mean_kl": 0.00214,
+        "max_kl": 0.01,
+        "passed": True,
+        "perplexity": 14.21,
+        "perplexity_source": 14.18,
+        "tokens_per_s": 61.0,
+    }
+    worse = {**figures, "mean_kl": 0.412, "greedy_agreement": 0.7123, "answers_equal": 1}
+    small = "/srv/out/SmolLM2-135M-Instruct.q4_0.gguf"
+    merged = {"source": "/srv/adapters/pirate", "format": "merge", "quant": "keep"}
+    return (
+        export_view(1, JobState.CANCELLED, target="/srv/out/old.gguf", quant="bf16"),
+        export_view(
+            2,
+            JobState.SUCCEEDED,
+            result="/srv/out/SmolLM2-135M-Instruct.q8_0.gguf",
+            manifest="/srv/out/SmolLM2-135M-Instruct.q8_0.gguf.manifest.json",
+            notes=("1 tensor has rows that are no multiple of 32 and is kept in f16.",),
+            verification=figures,
+        ),
+        export_view(
+            3,
+            JobState.FAILED,
+            quant="q4_0",
+            target=small,
+            error="The result answers too differently from its source: its mean KL divergence is "
+            f"0.412 and may be 0.2. The result was kept as {small}.unverified.",
+            error_code="export_unverified",
+            result=f"{small}.unverified",
+            verification={**worse, "max_kl": 0.2, "passed": False},
+        ),
+        export_view(
+            4,
+            JobState.RUNNING,
+            **merged,
+            target="/srv/out/pirate-merge-keep",
+            progress=ExportProgress(
+                stage="writing tensors",
+                tensors_done=120,
+                tensors_total=272,
+                bytes_done=101_000_000,
+                bytes_total=269_000_000,
+                bytes_per_s=48_500_000.0,
+                seconds_left=3.46,
+            ),
+            notes=("The tokenizer is the adapter's own.",),
+        ),
+        export_view(5, JobState.QUEUED, format="onnx", quant="fp32", target="/srv/out/model-onnx"),
+    )
 
 
 def log_entries() -> list[LogEntry]:

@@ -24,7 +24,7 @@ from soup_tui.app import SoupApp
 from soup_tui.bridge import Bridge
 from soup_tui.config import Settings
 from tests.support.pilots import shown, until
-from tests.support.still_service import StillService, adapters, log_entries
+from tests.support.still_service import StillService, adapters, export_views, log_entries
 
 EMPTY = Percentiles(samples=0, p50=None, p95=None, p99=None, mean=None)
 MODEL = ModelInfo(
@@ -107,7 +107,7 @@ class StillWorkbench:
     """The application over a service that stands still, and what it was asked to do."""
 
     def __init__(self, figures: EngineSnapshot, **fields: Any) -> None:
-        self.service = StillService(figures, adapters(), log_entries(), **fields)
+        self.service = StillService(figures, adapters(), log_entries(), export_views(), **fields)
         self.opened: list[Settings] = []
         self.bridge = Bridge(Settings(model="x"), self._open)
         self.app = SoupApp(self.bridge)

@@ -42,6 +42,10 @@ async def test_every_place_shows_it_as_text(workbench: Any, text: str) -> None:
     service.address, service.curl, service.answer = text, text, f"{text}\n\n{text}"
     views = (adapter_view("a", reason=text, path=text, aliases=(text,), warnings=(text,)),)
     service.listing = AdapterListing(views, {text: text})
+    service.jobs = tuple(
+        dataclasses.replace(view, source=text, target=text, error=text, notes=(text,), result=text)
+        for view in service.jobs
+    )
     service.entries = [LogEntry(1, 0.0, "ERROR", text, text, text)]
 
     async with workbench.running(size=(120, 40)) as pilot:

@@ -132,7 +132,8 @@ def test_a_closed_terminal_leaves_the_server_and_attach_comes_back(
     assert healthy(server["address"])
 
     second = open_terminal("tui", "--attach")
-    assert server["address"] in second.wait_for("ready")
+    second.wait_for("ready")
+    second.wait_for(server["address"])
     second.child.send("q")
     code, rest = second.end()
     assert code == 0

@@ -1,0 +1,222 @@
+"""The file or folder that an export makes: built beside its place, and put there in one step.
+
+Whatever happens, a kill included, the target's name leads to what was there before or to the
+complete new result. What a killed export left beside it is removed when the next one for the
+same target begins.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
+
+from soup_engine.errors import ExportConflictError, ExportError, InsufficientDiskError
+
+SPARE_BYTES = 64 * 1024 * 1024
+"""Left free on the disk whatever is written."""
+
+MANIFEST_IN_FOLDER = "soup_manifest.json"
+"""The report on a result that is a folder, in that folder."""
+
+_EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
+_WORKING_DIRECTORY = -100  # AT_FDCWD
+
+
+class Target:
+    """One export's hold on its target, from ``__init__`` to ``close``.
+
+    Attributes:
+        path: the target, absolute.
+        workplace: a folder beside it, for this export alone.
+        staged: where the result is built, in the workplace, under the target's own name.
+
+    Raises:
+        ExportConflictError: the target exists and is not to be replaced, or another export, in
+            this or another process, has it.
+        ExportError: there can be no such file or folder.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool) -> None:
+        self.path = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - keeps links
+        if not self.path.name:
+            raise ExportError(f"{path} cannot be the target of an export.", param="target")
+        # One thread takes it and another gives it back.
+        self._lock = FileLock(_lock_path(self.path), thread_local=False)
+        self._make_parent()
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout as error:
+            raise ExportConflictError(
+                f"Another export to {self.path} is running: wait for it, or cancel it.",
+                param="target",
+            ) from error
+        try:
+            self._recover()
+            self._check_replaceable(overwrite)
+            self.workplace = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
+            self.staged = self.workplace / self.path.name
+            self.workplace.mkdir()
+        except BaseException as error:
+            self._lock.release()
+            if isinstance(error, OSError):
+                raise _unusable(self.path, error) from error
+            raise
+
+    def publish(self) -> None:
+        """Give the staged result the target's name, in one step."""
+        self._sync()
+        _put(self.staged, self.path)
+        _sync_folder(self.path.parent)
+
+    def put_aside(self) -> Path:
+        """Keep the staged result under another name, for somebody to look at; returns it."""
+        aside = self.path.with_name(f"{self.path.name}.unverified")
+        self._sync()
+        _put(self.staged, aside)
+        return aside
+
+    def close(self) -> None:
+        """Remove what is left in the workplace and let others have the target."""
+        shutil.rmtree(self.workplace, ignore_errors=True)
+        self._lock.release()
+
+    def _exists(self) -> bool:
+        return os.path.lexists(self.path)
+
+    def _check_replaceable(self, overwrite: bool) -> None:
+        if not self._exists():
+            return
+        if not overwrite:
+            raise ExportConflictError(
+                f"{self.path} is there already: give another target, or allow it to be "
+                "overwritten.",
+                param="target",
+            )
+        made_here = (self.path / MANIFEST_IN_FOLDER).is_file()
+        if self.path.is_dir() and not made_here and any(self.path.iterdir()):
+            raise ExportConflictError(
+                f"{self.path} is a folder that no export made, so it is not overwritten: give "
+                "another target, or remove it.",
+                param="target",
+            )
+
+    def _make_parent(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock_folder().mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+
+    def _lock_folder(self) -> Path:
+        return Path(self._lock.lock_file).parent
+
+    def _recover(self) -> None:
+        """Holding the lock: what lies here was left by an export that was killed."""
+        for stale in self.path.parent.iterdir():
+            if _is_workplace(stale.name, self.path.name):
+                replaced = stale / _replaced_name(self.path.name)
+                if not self._exists() and os.path.lexists(replaced):
+                    # Killed between the two renames of a system that cannot exchange.
+                    replaced.rename(self.path)
+                shutil.rmtree(stale, ignore_errors=True)
+
+    def _sync(self) -> None:
+        """On the disk before it has its name: a power cut must not leave a name for nothing."""
+        for path in _files(self.staged):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def check_space(folder: Path, needed_bytes: int) -> None:
+    """Raises InsufficientDiskError: fewer bytes are free in ``folder`` than will be written."""
+    free = shutil.disk_usage(folder).free
+    if needed_bytes + SPARE_BYTES > free:
+        raise InsufficientDiskError(
+            f"The export needs about {_gigabytes(needed_bytes)} under {folder.parent} and "
+            f"{_gigabytes(free)} are free."
+        )
+
+
+def _put(staged: Path, path: Path) -> None:
+    """Move ``staged`` to ``path``, whatever is there."""
+    if staged.is_dir() or path.is_dir():
+        if os.path.lexists(path) and _exchange(staged, path):
+            return  # the old one is in the workplace now, and goes with it
+        if os.path.lexists(path):
+            path.rename(staged.with_name(_replaced_name(path.name)))
+        staged.rename(path)
+    else:
+        staged.replace(path)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two paths change places in one step; False where the system cannot.
+
+    rename(2) replaces a folder only if it is empty, so Linux's renameat2 does it.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    paths = os.fsencode(one), os.fsencode(other)
+    if renameat2(_WORKING_DIRECTORY, paths[0], _WORKING_DIRECTORY, paths[1], _EXCHANGE) == 0:
+        return True
+    failure = ctypes.get_errno()
+    if failure in (errno.EINVAL, errno.ENOSYS):
+        return False  # the file system cannot
+    raise OSError(failure, os.strerror(failure), str(other))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_dir():
+        yield from (found for found in path.rglob("*") if found.is_file())
+    elif path.exists():
+        yield path
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":
+        return  # folders cannot be opened there
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock_path(target: Path) -> Path:
+    """In the user's cache folder, so that none lies about beside results."""
+    name = hashlib.sha256(os.path.realpath(target).encode()).hexdigest()[:32]
+    return user_cache_path("soup", appauthor=False) / "locks" / f"{name}.lock"
+
+
+def _is_workplace(name: str, target: str) -> bool:
+    return (
+        name.startswith(f".{target}.")
+        and name.endswith(".part")
+        and len(name) == len(target) + len("..12345678.part")
+    )
+
+
+def _replaced_name(target: str) -> str:
+    return f"{target}.replaced"
+
+
+def _gigabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB"
+
+
+def _unusable(path: Path, error: OSError) -> ExportError:
+    reason = (error.strerror or str(error)).lower()
+    return ExportError(f"{path} cannot be written: {reason}.", param="target")

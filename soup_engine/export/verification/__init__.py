@@ -1,0 +1,1 @@
+"""How far the answers of an export are from those of its source."""

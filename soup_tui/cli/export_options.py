@@ -1,0 +1,104 @@
+"""Options that the commands which make files share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+FORMATS = ("gguf", "gguf-lora", "onnx", "gptq", "awq", "bitnet", "tq1_0", "tensorrt")
+
+Model = Annotated[
+    Path,
+    typer.Option("--model", "-m", metavar="PATH", help="Folder of a model or a LoRA adapter."),
+]
+Format = Annotated[
+    str, typer.Option("--format", "-f", metavar="FORMAT", help=f"{', '.join(FORMATS)}.")
+]
+Quant = Annotated[
+    str | None,
+    typer.Option(
+        "--quant",
+        "-q",
+        metavar="TYPE",
+        help="How weights are held, such as q4_k_m. [default: f16 for gguf]",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="File or folder to make. [default: named after the model, here]",
+    ),
+]
+LlamaCpp = Annotated[
+    Path | None,
+    typer.Option("--llama-cpp", metavar="DIR", help="Where llama.cpp's programs are."),
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration-data",
+        metavar="FILE",
+        help="JSONL of prompts or chats for gptq and awq. [default: a small set]",
+    ),
+]
+MakeEnvironment = Annotated[
+    bool,
+    typer.Option(
+        "--make-environment",
+        help="Install what the format needs into an environment of its own, once.",
+    ),
+]
+DeployTo = Annotated[
+    str | None,
+    typer.Option("--deploy", metavar="ollama", help="Make a model of it there afterwards."),
+]
+DeployName = Annotated[
+    str | None, typer.Option("--deploy-name", metavar="NAME", help="What it is called there.")
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Allow types that the model was not trained for.")
+]
+Base = Annotated[
+    Path | None,
+    typer.Option(
+        "--base",
+        metavar="PATH",
+        help="Base model of an adapter. [default: the one that adapter_config.json names]",
+    ),
+]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify/--no-verify",
+        help="Compare the result's answers with the source's before it gets its name.",
+    ),
+]
+VerifyPrompts = Annotated[
+    Path | None,
+    typer.Option(
+        "--verify-prompts",
+        metavar="FILE",
+        help="Own prompts beside the fixed ones: a line of text each, or of JSON with prompt or"
+        " messages.",
+    ),
+]
+MaxKL = Annotated[
+    float | None,
+    typer.Option(
+        "--max-kl",
+        metavar="NATS",
+        help="Highest mean KL divergence from the source. [default: 0.001 at 16 bits, 0.01 at 8,"
+        " 0.05 at 5 and 6, 0.2 at 4]",
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace what is there, at the end and in one step.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print a line of JSON for each event and nothing else.")
+]

@@ -1,0 +1,201 @@
+"""Carries out one export for a command: shows it, and ends it when somebody asks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from soup_engine.errors import CannotRunError, ConfigError, ExportError
+from soup_tui.cli.signals import StopAsked, stop_signals
+from soup_tui.exports import figure_rows
+from soup_tui.formatting import duration, plain, size
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from soup_engine.export.request import ExportRequest
+    from soup_engine.export.state import ExportView
+
+_LOOK_S = 0.1
+
+
+def make_request(**fields: Any) -> ExportRequest:
+    """The request of a command line.
+
+    Raises:
+        ConfigError: the options do not go together.
+        ExportError: a file of prompts cannot be read.
+    """
+    from soup_engine.export.request import ExportRequest
+    from soup_engine.export.verification.prompts import read_prompts
+
+    prompts = fields.pop("verify_prompts")
+    read = () if prompts is None else read_prompts(prompts)
+    command = ("soup", *sys.argv[1:])
+    try:
+        return ExportRequest(**fields, prompts=read, command=command)
+    except ExportError as error:
+        raise ConfigError(error.message, param=error.param) from error
+
+
+def run_export(request: ExportRequest, *, as_lines: bool) -> ExportView:
+    """Do it, and print what was made.
+
+    Args:
+        as_lines: print a line of JSON for each event instead.
+
+    Raises:
+        CannotRunError: it failed or was cancelled.
+        SoupError: it could not be begun.
+    """
+    from soup_engine.export.jobs import ExportJobs
+
+    jobs = ExportJobs()
+    signals: SimpleQueue[StopAsked] = SimpleQueue()
+    with stop_signals(signals), _display(as_lines) as display:
+        view = jobs.submit(request)
+        display.show(view)
+        while not view.state.is_final:
+            before = view.sequence
+            view = jobs.wait(view.id, before, _LOOK_S)
+            if view.sequence != before:
+                display.show(view)
+            if _asked(signals):
+                view = jobs.cancel(view.id)
+        jobs.stop()
+    if not as_lines:
+        for note in view.notes:
+            print(plain(f"note: {note}"), file=sys.stderr)
+    if view.state != "succeeded":
+        raise CannotRunError(view.error or "The export was cancelled; nothing of it is left.")
+    if not as_lines:
+        print(report(view))
+    return view
+
+
+def report(view: ExportView) -> str:
+    """What was made, and how well it answers."""
+    rows = [("result", view.result or "")]
+    figures = view.verification
+    if figures is None:
+        rows.append(("verified", "no"))
+    else:
+        rows += figure_rows(figures)
+    rows.append(("manifest", view.manifest or ""))
+    return "\n".join(f"{name:<11} {plain(value)}" for name, value in rows)
+
+
+def _asked(signals: SimpleQueue[StopAsked]) -> bool:
+    try:
+        signals.get_nowait()
+    except Empty:
+        return False
+    return True
+
+
+class _Display(Protocol):
+    """Shows a job, between entering and leaving it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def show(self, view: ExportView) -> None: ...
+
+
+def _display(as_lines: bool) -> _Display:
+    if as_lines:
+        return _JsonLines()
+    return _Bar() if sys.stderr.isatty() else _StageLines()
+
+
+class _Silent:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+
+class _JsonLines(_Silent):
+    """Each view on the standard output, as the HTTP routes give it."""
+
+    def show(self, view: ExportView) -> None:
+        from soup_engine.plain_json import as_json
+
+        print(json.dumps(as_json(view)), flush=True)
+
+
+class _StageLines(_Silent):
+    """A line for each stage, for journals and pipes."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+
+    def show(self, view: ExportView) -> None:
+        stage = view.progress.stage
+        if stage and stage != self._stage:
+            self._stage = stage
+            print(f"{plain(stage)} ...", file=sys.stderr, flush=True)
+
+
+class _Bar:
+    """The stage, a bar where it counts, the rate and the time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+        self._progress: Progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[figures]}", markup=False),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task: TaskID = self._progress.add_task("", total=None, figures="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, view: ExportView) -> None:
+        progress = view.progress
+        if progress.bytes_total:
+            done, total = progress.bytes_done, progress.bytes_total
+        else:
+            done, total = progress.tensors_done, progress.tensors_total
+        figures = []
+        if progress.bytes_per_s is not None:
+            figures.append(f"{size(progress.bytes_per_s)}/s")
+        if progress.seconds_left is not None:
+            figures.append(f"{duration(progress.seconds_left)} left")
+        self._progress.update(
+            self._task,
+            description=plain(progress.stage or view.state),
+            total=total or None,
+            completed=done,
+            figures=", ".join(figures),
+        )
