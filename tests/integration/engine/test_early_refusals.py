@@ -63,7 +63,12 @@ def test_more_answers_than_may_ever_wait_are_no_full_queue(
     backend.start()
     try:
         for n in (2, 3):
-            request = GenerationRequest("r", (1, 2), SamplingParams(n=n, max_tokens=4), 0.0)
+            request = GenerationRequest(
+                request_id="r",
+                prompt_token_ids=(1, 2),
+                params=SamplingParams(n=n, max_tokens=4),
+                arrival_time=0.0,
+            )
             if n == 2:
                 backend.check(request)
             else:
