@@ -142,7 +142,7 @@ def test_long_prompt_lengthens_decode_steps_by_the_stall_factor(decoding, add) -
     long = [number for number, duration in enumerate(durations) if duration > 1.41 * DECODE_S]
     assert long[:2] == [0, 31]
     assert all(later - earlier == 31 for earlier, later in pairwise(long))
-    assert max(durations) <= 4.0 * DECODE_S
+    assert max(durations) <= 4.01 * DECODE_S
     # A step has 16 tokens by the usual factor, and 120 when it may be long.
     assert len(durations) <= 1.05 * 2000 / (16 + (120 - 16) / 31)
 
