@@ -135,13 +135,23 @@ class ServingScreen(WorkbenchScreen):
     def footer_keys(self) -> list[tuple[str, str]]:
         keys = super().footer_keys()
         if self.bridge.service is not None:
-            return keys
+            return [
+                (key, "wake" if text == "sleep" and self._asleep else text) for key, text in keys
+            ]
         return [] if self.bridge.loading else [("enter", "serve"), *keys[-2:]]
+
+    @property
+    def _asleep(self) -> bool:
+        return self.bridge.state in ("sleeping", "waking")
 
     def _show_progress(self) -> None:
         stage, share = self.bridge.stage or "", self.bridge.share
-        done = "" if share is None else f"\n{bar(share, _PROGRESS_WIDTH, self.glyphs)} {share:.0%}"
-        self._progress.show(f"{stage}{done}")
+        self._progress.show("\n".join([stage, *self._share_done(share)]))
+
+    def _share_done(self, share: float | None) -> list[str]:
+        if share is None:
+            return []
+        return [f"{bar(share, _PROGRESS_WIDTH, self.glyphs)} {share:.0%}"]
 
     def _show_service(self) -> None:
         service, snapshot = self.bridge.service, self.bridge.snapshot
@@ -164,14 +174,21 @@ class ServingScreen(WorkbenchScreen):
             f" {counters.preemptions:,} preempted",
             "Requests" if not self._filter else f"Requests with {self._filter!r}",
         )
-        self._requests.say(
-            f"No request in flight has {self._filter!r} in it."
-            if self._filter and snapshot.requests
-            else "No requests in flight."
-        )
+        self._requests.say(self._why_no_rows(snapshot))
         self._requests.show(
             [row for view in snapshot.requests if self._matches(row := self._row(view))]
         )
+
+    def _why_no_rows(self, snapshot: EngineSnapshot) -> str:
+        if snapshot.state == "sleeping":
+            key = self.bench.preferences.key_name("serving.sleep")
+            return f"The engine is asleep, its weights off the device: {key} wakes it up."
+        if snapshot.state == "waking":
+            stage, share = self.bridge.waking
+            return "  ".join(["Waking up", *self._share_done(share), stage])
+        if self._filter and snapshot.requests:
+            return f"No request in flight has {self._filter!r} in it."
+        return "No requests in flight."
 
     def _show_model(self, model: ServedModel) -> None:
         bullet = f" {self.glyphs.bullet} "
@@ -315,6 +332,28 @@ class ServingScreen(WorkbenchScreen):
                 self.look()
 
         self.app.push_screen(AskChoice("Stop serving", choices, self.glyphs), stop)
+
+    def action_sleep(self) -> None:
+        service = self.bridge.service
+        if self.bridge.loading or self.refuse(Ability.SLEEP) or service is None:
+            return
+        if self._asleep:
+            self.bridge.wake()
+            return
+        timeout_s = self.bridge.settings.drain_timeout
+
+        def sleep(chosen: str | None) -> None:
+            if chosen is not None:
+                self.bridge.command(lambda: service.sleep(timeout_s if chosen == "drain" else 0.0))
+
+        if not self.bridge.requests_in_flight:
+            sleep("drain")
+            return
+        choices = [
+            ("drain", "d", f"drain: running requests may go on for {timeout_s:g} s"),
+            ("now", "s", "sleep now: they end with an error"),
+        ]
+        self.app.push_screen(AskChoice("Put the engine to sleep", choices, self.glyphs), sleep)
 
     def action_choose(self) -> None:
         """Choose by a path or id; while nothing is served there is a list, too."""
