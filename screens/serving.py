@@ -350,7 +350,7 @@ class ServingScreen(WorkbenchScreen):
             sleep("drain")
             return
         choices = [
-            ("drain", "d", f"drain: running requests may go on for {timeout_s:g} s"),
+            ("drain", "d", "drain: running requests may go on for the drain timeout"),
             ("now", "s", "sleep now: they end with an error"),
         ]
         self.app.push_screen(AskChoice("Put the engine to sleep", choices, self.glyphs), sleep)

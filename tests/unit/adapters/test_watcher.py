@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from soup_engine.adapters.watcher import AdapterWatcher
-from soup_engine.errors import AdapterInvalidError, ConfigError
+from soup_engine.errors import AdapterInvalidError, ConfigError, EngineSleepingError
 
 SETTLE_S = 0.15
 TIMEOUT_S = 10.0
@@ -215,4 +215,28 @@ def test_stop_is_quick(watcher, folder, events, write_adapter) -> None:
     watcher.stop()
     assert time.monotonic() - started < 2.0
     write_adapter(folder / "chat")
+    quiet(events)
+
+
+def test_what_cannot_be_loaded_now_is_tried_again(events, folder, watcher, write_adapter) -> None:
+    write_adapter(folder / "chat")
+    watcher.start()
+    events.wait_for(("load", "chat"))
+    events.error = EngineSleepingError("Asleep.")
+    write_adapter(folder / "chat", fill=2)
+    with events.changed:
+        events.changed.wait_for(lambda: len(events.calls) >= 2, TIMEOUT_S)
+    assert set(events.calls) == {("load", "chat")}
+    shutil.rmtree(folder / "chat")
+    with events.changed:
+        events.changed.wait_for(lambda: ("unload", "chat") in events.calls, TIMEOUT_S)
+    assert events.calls[-1] == ("unload", "chat")
+    assert events.reasons == {}
+    events.calls.clear()
+    write_adapter(folder / "code")
+    with events.changed:
+        events.changed.wait_for(lambda: len(events.calls) >= 2, TIMEOUT_S)
+    events.error = None
+    time.sleep(2 * SETTLE_S)
+    events.calls.clear()
     quiet(events)
