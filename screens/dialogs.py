@@ -95,6 +95,7 @@ class AskChoice(ModalScreen[str | None]):
     def on_key(self, event: events.Key) -> None:
         for result, key, _ in self._choices:
             if key and event.character == key:
+                event.stop()  # or it would mean something to the screen below as well
                 self.dismiss(result)
                 return
 
