@@ -24,6 +24,7 @@ from soup_tui.machine import Gpu
 from soup_tui.model_choices import DEMO, recent_path, remember
 from soup_tui.option_line import option_line, settings_from_line
 from soup_tui.service import Ability, ServedModel, error_sentence
+from soup_tui.steady import Steady
 from soup_tui.widgets.line_strip import LineStrip
 from soup_tui.widgets.reading import Reading
 from soup_tui.widgets.row_table import Column, Row, RowTable
@@ -65,6 +66,14 @@ class ServingScreen(WorkbenchScreen):
         self._notes = Reading(id="notes", classes="warning")
         self._kv_bar, self._kv = ShareBar(marks, id="kv-bar"), Reading(id="kv")
         self._host_bar, self._host = ShareBar(marks, id="host-bar"), Reading(id="host")
+        self._ours, self._others = Steady(0.02), Steady(0.05)
+        self._of_gpu = {
+            "used": Steady(0.01),
+            "others": Steady(0.01),
+            "utilisation": Steady(0.0, least=0.02),
+            "clock": Steady(0.05),
+            "power": Steady(0.05),
+        }
         self._gpu_bar, self._gpu = ShareBar(marks, id="gpu-bar"), Reading(id="gpu")
         self._load_title = Title("tokens/s", marks, note=f"last {_LOAD_WINDOW_S // 60} min")
         self._load = LineStrip(lambda value: f"{value:,.0f}", marks, id="load-strip")
@@ -215,25 +224,25 @@ class ServingScreen(WorkbenchScreen):
         self._kv_bar.show((rows, kept) if rows + kept else (kv.used_fraction,))
         self._kv.show(kv_text(kv))
         memory = machine.read_host_memory()
-        ours = snapshot.memory_rss_bytes
-        others = max(0, memory.total - memory.available - ours)
+        ours = self._ours.of(snapshot.memory_rss_bytes)
+        others = self._others.of(max(0, memory.total - memory.available - ours))
         self._host_bar.show((ours / memory.total, others / memory.total))
         self._host.show(f"{size(ours)} of {size(memory.total)}")
         if found := machine.read_gpus():
             self._show_gpu(found[0])
 
     def _show_gpu(self, gpu: Gpu) -> None:
-        memory = gpu.memory
-        others = gpu.others_bytes or 0
-        used = memory.total - memory.available
+        memory, steady = gpu.memory, self._of_gpu
+        others = steady["others"].of(gpu.others_bytes or 0)
+        used = steady["used"].of(memory.total - memory.available)
         self._gpu_bar.show((max(0, used - others) / memory.total, others / memory.total))
         parts = [f"{size(used)} of {size(memory.total)}"]
         if gpu.utilisation is not None:
-            parts.append(f"{gpu.utilisation:.0%}")
+            parts.append(f"{steady['utilisation'].of(gpu.utilisation):.0%}")
         if gpu.clock_mhz is not None:
-            parts.append(f"{gpu.clock_mhz} MHz")
+            parts.append(f"{steady['clock'].of(gpu.clock_mhz):.0f} MHz")
         if gpu.power_w is not None:
-            parts.append(f"{gpu.power_w:.0f} W")
+            parts.append(f"{steady['power'].of(gpu.power_w):.0f} W")
         if others:
             parts.append(f"{size(others)} others'")
         self._gpu.show(f" {self.glyphs.bullet} ".join(parts))
