@@ -41,7 +41,7 @@ MARKS = {
     "latency": "w window",
     "adapters": "space mark",
     "export": "e export",
-    "drafts": "No draft",
+    "drafts": "Accepted by position",
     "chat": "enter send",
     "traffic": "g start/stop",
     "logs": "f follow",
