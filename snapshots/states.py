@@ -71,13 +71,12 @@ def app_in(
     if state == "refused":
         service = NO_MODEL
     elif state == "failing":
+        failed = dataclasses.replace(seeds.busy, state="failed", requests=(), running=0, waiting=0)
         error = EngineStepError("The engine failed: see the log.")
-        service = StillService(
-            _without_requests(seeds.busy, "failed"), adapters(), log_entries(), refusal=error
-        )
+        service = StillService(failed, adapters(), log_entries(), refusal=error)
     elif state in ("sleeping", "waking"):
         service = StillService(
-            _without_requests(seeds.busy, state), adapters(), log_entries(), export_views()
+            _without_weights(seeds.busy, state), adapters(), log_entries(), export_views()
         )
     elif state == "busy":
         service = StillService(seeds.busy, adapters(), log_entries(), export_views(), answer=ANSWER)
@@ -89,7 +88,7 @@ def app_in(
     return SoupApp(bridge, Terminal(glyphs=GLYPHS[glyphs]))
 
 
-def _without_requests(snapshot: EngineSnapshot, state: str) -> EngineSnapshot:
+def _without_weights(snapshot: EngineSnapshot, state: str) -> EngineSnapshot:
     kv = dataclasses.replace(
         snapshot.kv, used_bytes=0, row_blocks_used=0, prefix_blocks_used=0, used_fraction=0.0
     )
