@@ -46,6 +46,7 @@ sentence that says what is wrong and, where there is one, what would work.
     │       └── ExportToolError             500 export_tool_failed
     ├── EngineStoppedError                  503 engine_stopped
     │   └── EngineSleepingError             503 engine_sleeping
+    ├── RequestAbortedError                 503 request_aborted
     └── EngineStepError                     500 engine_step_failed
 """
 
@@ -170,7 +171,17 @@ class NotFoundError(RequestError):
 
 
 class ModelNotFoundError(NotFoundError):
+    """Says nothing about what is there, in the same words wherever it is raised."""
+
     code = "model_not_found"
+
+    def __init__(
+        self,
+        message: str = "There is no such model here; GET /v1/models lists them.",
+        *,
+        param: str | None = "model",
+    ) -> None:
+        super().__init__(message, param=param)
 
 
 class RequestNotFoundError(NotFoundError):
@@ -305,6 +316,13 @@ class EngineSleepingError(EngineStoppedError):
     """The weights are off the device; what was asked for needs them."""
 
     code = "engine_sleeping"
+
+
+class RequestAbortedError(SoupError):
+    """Somebody else ended the request before its answer was complete."""
+
+    status = 503
+    code = "request_aborted"
 
 
 class EngineStepError(SoupError):

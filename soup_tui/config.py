@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from soup_engine.config import (
+    DEVICE_NAME,
+    DEVICES,
     DTYPES,
     KV_CACHE_TYPES,
     AdapterConfig,
@@ -101,8 +103,10 @@ class Settings:
     )
     device: str | None = _setting(
         TEXT,
-        "cuda, cuda:N, mps or cpu.",
+        f"{DEVICES}.",
         metavar="DEVICE",
+        pattern=DEVICE_NAME,
+        pattern_text=DEVICES,
         default_text="the first of cuda, mps and cpu that is there",
     )
     dtype: str | None = _setting(

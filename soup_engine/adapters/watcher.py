@@ -25,6 +25,7 @@ from soup_engine.errors import (
     ConfigError,
     EngineSleepingError,
 )
+from soup_engine.user_paths import is_folder
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class AdapterWatcher:
         patience_s: float = 10.0,
         rescan_s: float = 10.0,
     ) -> None:
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise ConfigError(f"{folder} is not a folder.", param="adapter_dir")
         self._folder = folder
         self._events = events
@@ -149,7 +150,7 @@ class AdapterWatcher:
         """Sub-folders that are adapters by their names; ``None`` while the folder cannot be read,
         which is no reason to unload anything."""
         try:
-            found = [path.name for path in self._folder.iterdir() if path.is_dir()]
+            found = [path.name for path in self._folder.iterdir() if is_folder(path)]
         except OSError as error:
             logger.warning("the adapter folder cannot be read: %s", error.strerror)
             return None

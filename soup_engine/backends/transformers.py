@@ -16,7 +16,7 @@ from soup_engine.backends.adapter_loader import AdapterLoader
 from soup_engine.backends.base import BackendCapabilities, ModelInfo, ProgressCallback
 from soup_engine.config import EngineConfig
 from soup_engine.engine.async_engine import OutputRouter, generate
-from soup_engine.engine.capacity import plan_capacity
+from soup_engine.engine.capacity import check_capacity, plan_capacity
 from soup_engine.engine.engine_loop import SLEEP, EngineLoop
 from soup_engine.engine.input_processor import InputProcessor, check_request
 from soup_engine.engine.llm_engine import LLMEngine
@@ -170,6 +170,13 @@ class TransformersBackend:
             raise InvalidValueError(
                 "A request for an adapter comes with a lease on it.", param="adapter"
             )
+        most = self._config.scheduler.max_waiting
+        if request.params.n > most:
+            raise InvalidValueError(
+                f"n asks for {request.params.n} answers, and at most {most} may wait on this "
+                "server (--max-waiting).",
+                param="n",
+            )
         model = self.model
         check_request(request, max_model_len=model.max_model_len, vocab_size=model.vocab_size)
 
@@ -208,7 +215,11 @@ class TransformersBackend:
 
     def _build(self) -> LLMEngine:
         """On the engine thread: load the model and put the engine together."""
-        loaded = load_model(self._config.model, self._progress)
+        loaded = load_model(
+            self._config.model,
+            self._progress,
+            lambda outline: check_capacity(self._config, outline),
+        )
         capacity = plan_capacity(self._config, loaded)
         engine = LLMEngine(
             loaded,
@@ -228,7 +239,7 @@ class TransformersBackend:
                 self._host,
                 engine.adapter_sites,
                 loaded.base_modules,
-                served=self._config.model.base or loaded.source,
+                served=loaded.base_name,
                 max_rank=self._config.lora.max_rank,
             )
         # A sleep in between is part of the time that it is up.

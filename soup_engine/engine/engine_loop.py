@@ -145,8 +145,8 @@ class EngineLoop:
             self.check_accepts()
             if self._in_flight + answers > self._max_in_flight:
                 raise QueueFullError(
-                    f"{self._in_flight} answers are running or waiting, which is the limit "
-                    f"of {self._max_in_flight}; try again shortly.",
+                    f"{self._in_flight} answers are running or waiting already, {answers} more "
+                    f"are asked for, and {self._max_in_flight} is the limit: try again shortly.",
                     retry_after=1,
                 )
             self._in_flight += answers
@@ -226,7 +226,7 @@ class EngineLoop:
                 if engine.num_waiting and not engine.num_running:
                     self._first_step(engine)
                 else:
-                    self._deliver(engine.step())
+                    self._step(engine)
             else:
                 self._wake.wait(SNAPSHOT_INTERVAL_S)
                 self._wake.clear()
@@ -251,9 +251,16 @@ class EngineLoop:
             if engine.num_waiting > before:
                 latest = time.monotonic()
         company = engine.num_waiting > waiting
-        self._deliver(engine.step())
+        self._step(engine)
         self._empty_inbox(engine)
         self._gathering.record(company=company or engine.num_waiting > 0)
+
+    def _step(self, engine: LLMEngine) -> None:
+        outputs = engine.step()
+        if not engine.has_work:
+            # Who has the last answer and then asks for the figures finds it in them.
+            self._snapshot = engine.snapshot(self._identity(), self._state)
+        self._deliver(outputs)
 
     def _empty_inbox(self, engine: LLMEngine) -> None:
         while self._inbox:

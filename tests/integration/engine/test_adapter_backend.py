@@ -76,6 +76,12 @@ async def test_adapters_answer_differently_and_count(backend: TransformersBacken
         assert (view.running, view.requests, view.tokens) == (0, 1, 12)
 
 
+async def test_figures_hold_an_answer_once_it_is_there(backend: TransformersBackend) -> None:
+    for number in range(1, 4):
+        await answer(backend, request(number, (1, 2, 3), 12))
+        assert backend.snapshot().counters.generation_tokens == 12 * number
+
+
 async def test_a_client_that_goes_away(backend: TransformersBackend) -> None:
     async with aclosing(backend.generate(bound(backend, 0, "one", 200))) as outputs:
         await anext(outputs)
