@@ -92,7 +92,7 @@ class SchedulerConfig:
         long_stall_factor: now and then a step may take this many times instead.
         long_stall_interval: one in so many steps may, of those with decoding sequences. Rarer
             than one in twenty, they leave the 95th percentile of gaps between tokens alone.
-        last_chunk_interval: one in so many steps may when with it no prompt is left to compute.
+        short_prompt_interval: one in so many steps may when all pending prompts fit it as a whole.
         max_waiting: requests that may wait; one more is refused with ``QueueFullError``.
         max_adapters: different adapters in one step; ``None`` for any number.
         max_adapter_wait_s: an adapter with requests waiting that got no turn for so long goes
@@ -104,7 +104,7 @@ class SchedulerConfig:
     stall_factor: float = 1.4
     long_stall_factor: float = 4.0
     long_stall_interval: int = 30
-    last_chunk_interval: int = 4
+    short_prompt_interval: int = 4
     max_waiting: int = 1024
     max_adapters: int | None = None
     max_adapter_wait_s: float = 2.0

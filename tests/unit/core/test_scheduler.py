@@ -139,8 +139,7 @@ def test_long_prompt_lengthens_decode_steps_by_the_stall_factor(decoding, add) -
         before = engine.now
         assert len(decodes(engine.step())) == 4
         durations.append(engine.now - before)
-    # With the last one the prompt is computed.
-    long = [n for n, duration in enumerate(durations[:-1]) if duration > 1.41 * DECODE_S]
+    long = [number for number, duration in enumerate(durations) if duration > 1.41 * DECODE_S]
     assert long[:2] == [0, 31]
     assert all(later - earlier == 31 for earlier, later in pairwise(long))
     assert max(durations) <= 4.01 * DECODE_S
