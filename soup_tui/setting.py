@@ -98,6 +98,7 @@ class Setting:
     """What the table knows of one setting beside its name and default.
 
     Attributes:
+        also: a second name of the option.
         default_text: what ``--help`` says of a default that is found at start.
         commands: the commands that have it as an option.
         secret: the value never appears in a message.
@@ -106,6 +107,7 @@ class Setting:
     kind: Kind
     help: str
     short: str | None = None
+    also: str | None = None
     metavar: str | None = None
     choices: tuple[str, ...] = ()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)

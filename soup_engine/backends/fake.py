@@ -94,6 +94,11 @@ class FakeBackend:
         return self._capabilities
 
     @property
+    def speculation(self) -> None:
+        """It has no model whose tokens could be drafted."""
+        return None
+
+    @property
     def model(self) -> ModelInfo:
         script = self.script
         return ModelInfo(

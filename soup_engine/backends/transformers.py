@@ -11,9 +11,11 @@ from soup_engine.adapters.records import AdapterLease
 from soup_engine.adapters.registry import AdapterRegistry
 from soup_engine.backends.adapter_loader import AdapterLoader
 from soup_engine.backends.base import BackendCapabilities, ModelInfo, ProgressCallback
+from soup_engine.backends.speculation_switch import SpeculationSwitch, install_draft
 from soup_engine.config import EngineConfig
 from soup_engine.engine.async_engine import OutputRouter, generate
 from soup_engine.engine.capacity import plan_capacity
+from soup_engine.engine.drafting import load_draft
 from soup_engine.engine.engine_loop import EngineLoop
 from soup_engine.engine.input_processor import InputProcessor, check_request
 from soup_engine.engine.llm_engine import LLMEngine
@@ -37,7 +39,7 @@ class TransformersBackend:
     """Continuous batching over a Hugging Face causal language model."""
 
     name = "transformers"
-    capabilities = BackendCapabilities(adapters=True)
+    capabilities = BackendCapabilities(adapters=True, speculation=True)
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
@@ -47,6 +49,7 @@ class TransformersBackend:
         self._text: InputProcessor | None = None
         self._identity: EngineIdentity | None = None
         self._adapters: AdapterLoader | None = None
+        self._speculation: SpeculationSwitch | None = None
         self._progress: ProgressCallback = lambda _stage, _share: None
         scheduler = config.scheduler
         self._loop = EngineLoop(
@@ -67,6 +70,10 @@ class TransformersBackend:
     @property
     def adapters(self) -> AdapterLoader:
         return _known(self._adapters)
+
+    @property
+    def speculation(self) -> SpeculationSwitch:
+        return _known(self._speculation)
 
     def start(self, on_progress: ProgressCallback | None = None) -> None:
         if on_progress is not None:
@@ -121,7 +128,12 @@ class TransformersBackend:
     def _build(self) -> LLMEngine:
         """On the engine thread: load the model and put the engine together."""
         loaded = load_model(self._config.model, self._progress)
-        capacity = plan_capacity(self._config, loaded)
+        wanted = self._config.speculative
+        draft = None
+        if wanted.enabled:
+            draft = load_draft(wanted, loaded, self._config.model, self._progress)
+        layout = draft.model.model.layout if draft is not None and draft.model else None
+        capacity = plan_capacity(self._config, loaded, layout)
         host = HostTier()
         engine = LLMEngine(
             loaded,
@@ -131,8 +143,11 @@ class TransformersBackend:
             adapters=host,
             release_lease=self._release_lease,
         )
+        if draft is not None:
+            install_draft(engine, draft, loaded, self._config)
+        self._speculation = SpeculationSwitch(self._loop, self._config, loaded, draft)
         self._text = InputProcessor(loaded.tokenizer)
-        self._model = self._describe(loaded, engine)
+        self._model = self._describe(loaded, engine, () if draft is None else draft.notes)
         self._adapters = AdapterLoader(
             AdapterRegistry([self._model.name], on_free=host.free),
             host,
@@ -155,7 +170,9 @@ class TransformersBackend:
         assert isinstance(lease, AdapterLease), "leases come from the registry"
         self.adapters.registry.release(lease, tokens=tokens)
 
-    def _describe(self, loaded: LoadedModel, engine: LLMEngine) -> ModelInfo:
+    def _describe(
+        self, loaded: LoadedModel, engine: LLMEngine, draft_notes: tuple[str, ...]
+    ) -> ModelInfo:
         capacity = engine.capacity
         source = self._config.model.path
         template_note = () if self.text.has_chat_template else (_NO_CHAT_TEMPLATE,)
@@ -174,7 +191,7 @@ class TransformersBackend:
             num_parameters=loaded.num_parameters,
             has_chat_template=self.text.has_chat_template,
             created=loaded.created,
-            notes=(*loaded.notes, *capacity.notes, *template_note),
+            notes=(*loaded.notes, *capacity.notes, *template_note, *draft_notes),
         )
 
 

@@ -26,6 +26,7 @@ class NgramProposer:
 
     name = "ngram"
     computes = False
+    passes = 0
 
     def __init__(self, max_ngram: int) -> None:
         self.max_ngram = max_ngram

@@ -27,6 +27,8 @@ class Proposer(Protocol):
         name: short, for people and metrics.
         computes: whether a drafted token costs a forward pass. Then it is asked for as many as
             are to be verified; else for as many as may be, and what is too much is dropped.
+        passes: forward passes of the last call, for their price; 0 where there were none, or
+            where some had more to do than to draft.
     """
 
     @property
@@ -34,6 +36,9 @@ class Proposer(Protocol):
 
     @property
     def computes(self) -> bool: ...
+
+    @property
+    def passes(self) -> int: ...
 
     def propose(self, requests: Rows[DraftRequest]) -> list[tuple[int, ...]]:
         """A draft for each request, in order; shorter or empty where it has none."""

@@ -9,6 +9,7 @@ import torch
 from soup_engine.config import EngineConfig
 from soup_engine.errors import ConfigError, DeviceError, InsufficientMemoryError
 from soup_engine.model.device import available_memory, default_kv_budget
+from soup_engine.model.kv_cache import KVLayout
 from soup_engine.model.loader import LoadedModel
 
 KV_DTYPES = {
@@ -42,8 +43,13 @@ class Capacity:
     notes: tuple[str, ...] = ()
 
 
-def plan_capacity(config: EngineConfig, loaded: LoadedModel) -> Capacity:
+def plan_capacity(
+    config: EngineConfig, loaded: LoadedModel, draft: KVLayout | None = None
+) -> Capacity:
     """Choose context length and cut the budget.
+
+    Args:
+        draft: of a draft model, whose rows come out of the same budget.
 
     Raises:
         ConfigError: a longer context is asked for than the model has.
@@ -63,7 +69,8 @@ def plan_capacity(config: EngineConfig, loaded: LoadedModel) -> Capacity:
     per_token = loaded.model.layout.bytes_per_token(kv_dtype)
     share = cache.prefix_fraction if cache.prefix_caching else 0.0
     prefix_blocks = int(budget * share) // (per_token * cache.block_size)
-    row_tokens = (budget // per_token) - prefix_blocks * cache.block_size
+    row_bytes = per_token + (0 if draft is None else draft.bytes_per_token(kv_dtype))
+    row_tokens = (budget - prefix_blocks * cache.block_size * per_token) // row_bytes
     asked = config.model.max_model_len
     if asked is not None and asked > loaded.context_limit:
         raise ConfigError(
@@ -78,7 +85,7 @@ def plan_capacity(config: EngineConfig, loaded: LoadedModel) -> Capacity:
         if asked is not None or fits < cache.block_size:
             raise InsufficientMemoryError(
                 f"A context of {wanted} tokens takes "
-                f"{wanted * per_token / (1 - share) / 1e9:.2f} GB of keys and values; the budget "
+                f"{wanted * row_bytes / (1 - share) / 1e9:.2f} GB of keys and values; the budget "
                 f"is {budget / 1e9:.2f} GB. Raise --kv-cache-memory or lower --max-model-len."
             )
         notes = (

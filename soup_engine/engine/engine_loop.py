@@ -10,7 +10,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
 
 from soup_engine.engine.gathering import Gathering
 from soup_engine.engine.llm_engine import LLMEngine
@@ -22,6 +23,7 @@ from soup_engine.metrics.snapshot import EngineSnapshot
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_INTERVAL_S = 0.25
+T = TypeVar("T")
 Command = Callable[[LLMEngine], Iterable[RequestOutput]]
 
 
@@ -114,6 +116,29 @@ class EngineLoop:
     def abort(self, request_id: str) -> None:
         """End a request, if it is still there, before the next step. From any thread."""
         self._send(lambda engine: engine.abort(request_id))
+
+    def call(self, work: Callable[[LLMEngine], T]) -> T:
+        """Do something with the engine between two steps, and wait for what comes of it. From any
+        thread but the engine's.
+
+        Raises:
+            EngineStoppedError: the engine is not there any more.
+            Exception: what ``work`` raised.
+        """
+        done: Future[T] = Future()
+
+        def command(engine: LLMEngine) -> Iterable[RequestOutput]:
+            try:
+                done.set_result(work(engine))
+            except Exception as error:  # raised where it is waited for
+                done.set_exception(error)
+            return ()
+
+        with self._lock:
+            if self._state != "ready":
+                raise EngineStoppedError("The engine is not running.")
+            self._send(command)
+        return done.result()
 
     def stop(self, drain_timeout_s: float) -> None:
         """Take no more requests, wait for the running ones, end the rest, end the thread."""

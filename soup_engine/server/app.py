@@ -15,6 +15,7 @@ from soup_engine.server.routes import (
     health,
     metrics,
     models,
+    speculation,
     tokenize,
 )
 from soup_engine.server.state import ServerState, attach_state
@@ -30,7 +31,8 @@ def create_app(state: ServerState) -> FastAPI:
     app.router.redirect_slashes = False
     attach_state(app, state)
     install_error_handlers(app)
-    for module in (completions, models, adapters, tokenize, health, metrics, admin, exports):
+    public = (completions, models, tokenize, health, metrics)
+    for module in (*public, adapters, admin, exports, speculation):
         app.include_router(module.router)
     # The last one added is the outermost.
     app.add_middleware(ErrorBoundary)
