@@ -41,6 +41,7 @@ class StepTimes:
         self._plain_s: dict[int, float] = {}  # by rows
         self._added: dict[int, dict[int, _Price]] = {}  # by level of rows, of drafted tokens
         self._drafted_levels: dict[int, list[int]] = {}  # known ones, ascending
+        self._seen: set[tuple[int, int]] = set()
         self._pass_s: dict[int, float] = {}  # of a draft model, by level of rows
         self._steps = 0
 
@@ -55,7 +56,8 @@ class StepTimes:
 
     def record_assisted(self, num_rows: int, num_drafted: int, seconds: float) -> None:
         """A decode step without prefill that verified drafts. Nothing is learned before a plain
-        step of so many rows was seen."""
+        step of so many rows was seen, nor from the first step of a size: matrix libraries prepare
+        code for it, once."""
         plain_s = self._plain_s.get(num_rows)
         if plain_s is None:
             return
@@ -63,6 +65,9 @@ class StepTimes:
         prices = self._added.setdefault(level(num_rows), {})
         known = self._drafted_levels.setdefault(level(num_rows), [])
         place = level(num_drafted)
+        if (level(num_rows), place) not in self._seen:
+            self._seen.add((level(num_rows), place))
+            return
         price = prices.get(place)
         total = seconds / plain_s
         if price is None:

@@ -283,7 +283,7 @@ def test_rows_on_different_adapters_with_drafts(
     rig = make_rig(loaded(family), slots=9)
     for kind in kinds(family):
         rig.loader.load(kind, adapter(family, kind))
-    items, worn = arrivals(rig, ["base", *kinds(family)], seed=1, max_tokens=30)
+    items, worn = arrivals(rig, ["base", *kinds(family)], seed=2, max_tokens=24)
     rig.engine.speculation = Speculation(
         SpeculativeConfig(ngram=1, always=True), NgramProposer(1), max_model_len=256
     )

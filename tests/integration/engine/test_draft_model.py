@@ -141,14 +141,14 @@ def test_with_little_memory_of_its_own_it_drafts_for_some(loaded: Loader) -> Non
     arrivals, _ = mixed_traffic(seed=5)
     plain = run(make_engine(model, max_model_len=160), arrivals)
     drafted = {}
-    for num_row_tokens in (320, 8192):
+    for num_row_tokens in (176, 8192):
         engine = make_engine(model, max_model_len=160)
         proposer = give_draft(engine, model, num_row_tokens=num_row_tokens)
         assisted = run(engine, arrivals)
         assert_same(plain, assisted)
         proposer.check_integrity()
         drafted[num_row_tokens] = total(assisted)[0]
-    assert 0 < drafted[320] < 0.8 * drafted[8192]
+    assert 0 < drafted[176] < 0.8 * drafted[8192]
 
 
 @pytest.mark.parametrize("draft_vocab", [VOCAB - 4, VOCAB + 24])

@@ -72,7 +72,7 @@ def test_an_answer_says_what_became_of_its_drafts_when_asked(client: httpx.Clien
 
 
 def test_a_stream_ends_with_them(client: httpx.Client) -> None:
-    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 30, "temperature": 0}
+    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 60, "temperature": 0}
     asked = {"stream": True, "include_metrics": True, "ignore_eos": True}
     with client.stream("POST", "/v1/completions", json={**body, **asked}) as answer:
         lines = [line.removeprefix("data: ") for line in answer.iter_lines()]
