@@ -14,6 +14,7 @@ from screens.dialogs import AskText
 from screens.frame import Bench, WorkbenchScreen
 from soup_engine.messages import AdapterView
 from soup_engine.metrics.snapshot import EngineSnapshot
+from soup_engine.user_paths import with_home
 from soup_tui.actions import bindings
 from soup_tui.formatting import duration, size
 from soup_tui.path_completion import FolderSuggester
@@ -228,7 +229,7 @@ class AdaptersScreen(WorkbenchScreen):
         def with_path(path: str | None) -> None:
             if path is None or not path.strip():
                 return
-            folder = str(Path(path.strip()).expanduser())
+            folder = str(with_home(path.strip()))
             self.app.push_screen(
                 AskText("Name of the adapter", "What requests call it.", Path(folder).name),
                 lambda name: None if not name else self._load(service, name.strip(), folder),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -13,6 +12,7 @@ from screens.dialogs import AskChoice, AskText
 from screens.frame import Bench, WorkbenchScreen
 from soup_engine.errors import InvalidValueError
 from soup_engine.messages import AdapterStatus
+from soup_engine.user_paths import with_home
 from soup_tui.actions import bindings
 from soup_tui.answer import DRAIN_INTERVAL_S, Answer
 from soup_tui.conversation import Conversation, Turn, params_from_line, params_line
@@ -237,7 +237,7 @@ class ChatScreen(WorkbenchScreen):
         def save(text: str | None) -> None:
             if not text:
                 return
-            path = Path(text).expanduser()
+            path = with_home(text)
             try:
                 talk.save(path)
             except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -13,6 +12,7 @@ from screens.dialogs import AskText
 from screens.frame import Bench, WorkbenchScreen
 from soup_engine.errors import ConfigError
 from soup_engine.messages import AdapterStatus
+from soup_engine.user_paths import with_home
 from soup_tui.actions import bindings
 from soup_tui.formatting import duration
 from soup_tui.service import Ability, Service
@@ -161,7 +161,7 @@ class TrafficScreen(WorkbenchScreen):
                 self._source = f"{len(PROMPTS)} prompts of our own"
                 self._follow(replace(self._plan, prompts=PROMPTS))
                 return
-            path = Path(text.strip()).expanduser()
+            path = with_home(text.strip())
             try:
                 prompts = read_prompts(path)
             except ConfigError as error:

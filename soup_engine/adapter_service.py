@@ -11,6 +11,7 @@ time, and what of it the next start finds again.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import threading
@@ -20,21 +21,25 @@ from pathlib import Path
 
 from soup_engine.adapters.names import check_name
 from soup_engine.adapters.paths import AdapterPaths
+from soup_engine.adapters.peft_format import check_files
 from soup_engine.adapters.registry import AdapterRegistry
-from soup_engine.adapters.state_file import SavedState, StateFile
+from soup_engine.adapters.state_file import SavedAdapter, SavedState, StateFile
 from soup_engine.adapters.watcher import AdapterWatcher
 from soup_engine.backends.base import AdapterControl, Backend, ProgressCallback
 from soup_engine.config import AdapterConfig
 from soup_engine.errors import (
     AdapterConflictError,
     AdapterError,
+    AdapterInvalidError,
     AdapterNotFoundError,
     CannotRunError,
     ConfigError,
+    SoupError,
     StateFileError,
     UnsupportedParameterError,
 )
 from soup_engine.messages import AdapterStatus, AdapterView, AliasView
+from soup_engine.user_paths import is_folder
 
 logger = logging.getLogger(__name__)
 
@@ -58,29 +63,25 @@ class AdapterService:
         self.paths = AdapterPaths(self.roots)
         self._state_file: StateFile | None = None
         self._saving = threading.Lock()
+        # What was kept and could not be restored: it is kept on, unless somebody says otherwise.
+        self._waiting: frozenset[str] = frozenset()
+        self._waiting_active: str | None = None
         self._watcher: AdapterWatcher | None = None
 
     def prepare(self) -> None:
         """Find what would stop the start later on, before the model is loaded.
 
         Raises:
-            ConfigError, CannotRunError: says what is wrong with which setting.
+            ConfigError: as ``check_config``.
+            CannotRunError: the files of an adapter named at start, or the state file, are damaged.
         """
-        seen: set[str] = set()
+        check_config(self._config)
         for name, folder in self._config.at_start:
             with _named_at_start(name, folder):
-                check_name(name)
-                if name in seen:
-                    raise AdapterConflictError("the name is given twice.")
-                if not folder.is_dir():
-                    raise AdapterNotFoundError("that is not a folder.")
-            seen.add(name)
+                check_files(folder)
         if self._config.folder is not None:
             self._watcher = AdapterWatcher(self._config.folder, _WatchedFolder(self))
         if self._config.state_file is not None:
-            folder = self._config.state_file.absolute().parent
-            if not folder.is_dir():
-                raise StateFileError(f"The state file cannot be kept in {folder}: no folder.")
             self._state_file = StateFile(self._config.state_file)
 
     def start(self, on_progress: ProgressCallback | None = None) -> None:
@@ -162,12 +163,16 @@ class AdapterService:
             StateFileError: as above.
         """
         view = self.control.unload(name)
+        if name == self._waiting_active:
+            self._waiting_active = None
         self.save()
         return view
 
     def activate(self, name: str | None) -> AdapterView | None:
         """As ``AdapterRegistry.activate``. The caller saves afterwards, off the event loop."""
-        return self.control.registry.activate(name)
+        view = self.control.registry.activate(name)
+        self._waiting_active = None
+        return view
 
     def set_alias(self, alias: str, target: str) -> AliasView:
         """As ``AdapterRegistry.set_alias``, and saved."""
@@ -198,36 +203,81 @@ class AdapterService:
         # One after the other, so that the last one written is the latest.
         with self._saving:
             try:
-                self._state_file.save(SavedState.of(self.control.registry))
+                state = SavedState.of(self.control.registry, self._waiting)
+                active = state.active or self._waiting_active
+                self._state_file.save(dataclasses.replace(state, active=active))
             except StateFileError as error:
                 raise StateFileError(
                     f"This is done, and will not be there after a restart: {error.message}"
                 ) from error
 
     def _restore_adapters(self, saved: SavedState) -> None:
-        present, missing = saved.present()
-        for sentence in missing:
-            logger.warning("%s", sentence)
-        for adapter in present:
+        failed: set[str] = set()
+        for adapter in saved.adapters:
             try:
-                _report(self.control.load(adapter.name, self.paths.resolve(adapter.path)))
+                _report(self._restore(adapter))
             except AdapterError as error:
+                failed.add(adapter.name)
                 logger.warning(
-                    "The adapter %r is not loaded again: %s", adapter.name, error.message
+                    "The adapter %r is not loaded again from %s: %s",
+                    adapter.name,
+                    adapter.path,
+                    error.message,
                 )
+        self._waiting = frozenset(failed)
+
+    def _restore(self, adapter: SavedAdapter) -> AdapterView:
+        """Load an adapter again, or list it as failed.
+
+        Raises:
+            AdapterError: why it is not loaded.
+        """
+        try:
+            if not is_folder(adapter.path):
+                raise AdapterInvalidError("Its folder is gone; a start that finds it loads it.")
+            folder = self.paths.resolve(adapter.path)
+        except AdapterError as error:
+            registry = self.control.registry
+            registry.fail_load(registry.begin_load(adapter.name, Path(adapter.path)), error.message)
+            raise
+        return self.control.load(adapter.name, folder)
 
     def _restore_pointers(self, saved: SavedState) -> None:
         registry = self.control.registry
         for alias in saved.aliases:
             try:
-                registry.set_alias(alias.alias, alias.target, history=alias.history)
+                registry.restore_alias(alias)
             except AdapterError as error:
                 logger.warning("The alias %r is not set again: %s", alias.alias, error.message)
         if saved.active is not None:
             try:
                 registry.activate(saved.active)
             except AdapterError as error:
+                self._waiting_active = saved.active
                 logger.warning("No adapter is active, as was kept: %s", error.message)
+
+
+def check_config(config: AdapterConfig) -> None:
+    """Refuse what can be seen to be wrong without loading anything.
+
+    Raises:
+        ConfigError: says what is wrong with which setting.
+    """
+    seen: set[str] = set()
+    for name, folder in config.at_start:
+        with _named_at_start(name, folder, ConfigError):
+            check_name(name)
+            if name in seen:
+                raise AdapterConflictError("the name is given twice.")
+            if not is_folder(folder):
+                raise AdapterNotFoundError("that is not a folder.")
+        seen.add(name)
+    if config.folder is not None and not is_folder(config.folder):
+        raise ConfigError(f"--adapter-dir: {config.folder} is not a folder.", param="adapter_dir")
+    if config.state_file is not None:
+        folder = config.state_file.absolute().parent
+        if not is_folder(folder):
+            raise ConfigError(f"--state: {folder} is not a folder.", param="state")
 
 
 class _WatchedFolder:
@@ -241,7 +291,8 @@ class _WatchedFolder:
         folder = service.paths.resolve(path)
         for view in service.control.registry.views():
             # One that was named at start and lies here as well is this one.
-            if view.name == name and view.origin != "watched" and Path(view.path) != folder:
+            elsewhere = view.origin != "watched" and Path(view.path) != folder
+            if view.name == name and elsewhere and view.status is not AdapterStatus.FAILED:
                 raise AdapterConflictError(
                     f"There is an adapter {name!r} already that was loaded from elsewhere."
                 )
@@ -270,17 +321,19 @@ def unload_sentence(view: AdapterView) -> str:
     """Whether an adapter that was unloaded is gone or waits for requests."""
     if not view.running:
         return "It is unloaded."
-    requests = "1 request" if view.running == 1 else f"{view.running} requests"
-    return f"It takes no new requests, and is unloaded when the running {requests} have ended."
+    running = "request has" if view.running == 1 else f"{view.running} requests have"
+    return f"It takes no new requests, and is unloaded when its running {running} ended."
 
 
 @contextmanager
-def _named_at_start(name: str, folder: Path) -> Iterator[None]:
+def _named_at_start(
+    name: str, folder: Path, as_error: type[SoupError] = CannotRunError
+) -> Iterator[None]:
     """Errors of an adapter that was named at start, as what stops the start."""
     try:
         yield
     except AdapterError as error:
-        raise CannotRunError(
+        raise as_error(
             f"The adapter {name!r} cannot be loaded from {folder}: {error.message}",
             param="adapters",
         ) from error

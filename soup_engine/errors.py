@@ -45,6 +45,7 @@ sentence that says what is wrong and, where there is one, what would work.
     │       ├── ExportUnverifiedError       422 export_unverified
     │       └── ExportToolError             500 export_tool_failed
     ├── EngineStoppedError                  503 engine_stopped
+    ├── RequestAbortedError                 503 request_aborted
     └── EngineStepError                     500 engine_step_failed
 """
 
@@ -169,7 +170,17 @@ class NotFoundError(RequestError):
 
 
 class ModelNotFoundError(NotFoundError):
+    """Says nothing about what is there, in the same words wherever it is raised."""
+
     code = "model_not_found"
+
+    def __init__(
+        self,
+        message: str = "There is no such model here; GET /v1/models lists them.",
+        *,
+        param: str | None = "model",
+    ) -> None:
+        super().__init__(message, param=param)
 
 
 class RequestNotFoundError(NotFoundError):
@@ -298,6 +309,13 @@ class EngineStoppedError(SoupError):
 
     status = 503
     code = "engine_stopped"
+
+
+class RequestAbortedError(SoupError):
+    """Somebody else ended the request before its answer was complete."""
+
+    status = 503
+    code = "request_aborted"
 
 
 class EngineStepError(SoupError):

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from soup_engine.config import (
+    DEVICE_NAME,
+    DEVICES,
     DTYPES,
     KV_CACHE_TYPES,
     MAX_NGRAM,
@@ -104,8 +106,10 @@ class Settings:
     )
     device: str | None = _setting(
         TEXT,
-        "cuda, cuda:N, mps or cpu.",
+        f"{DEVICES}.",
         metavar="DEVICE",
+        pattern=DEVICE_NAME,
+        pattern_text=DEVICES,
         default_text="the first of cuda, mps and cpu that is there",
     )
     dtype: str | None = _setting(
@@ -204,9 +208,7 @@ class Settings:
         low=1,
     )
     speculative_decoding: str | None = _setting(
-        TEXT,
-        "Draft model, whose tokens the model verifies: a folder or hub id.",
-        metavar="PATH",
+        TEXT, "Draft model, whose tokens the model verifies: a folder or hub id.", metavar="PATH"
     )
     ngram: int | None = _setting(
         INTEGER,

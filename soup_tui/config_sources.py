@@ -114,11 +114,15 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, st
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """``SOUP_…`` variables that set nothing: most likely misspelt."""
+    """A sentence for each ``SOUP_…`` variable that sets nothing: most likely it is misspelt."""
     known = {CONFIG_VARIABLE, URL_VARIABLE, DEBUG_VARIABLE, *map(variable_name, _TABLE)}
-    return sorted(
-        name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known
-    )
+    sentences = []
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+            closest = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {closest[0]}?" if closest else "."
+            sentences.append(f"The variable {name} sets nothing{hint}")
+    return sentences
 
 
 def _from_toml(setting: Setting, label: str, value: object) -> Any:

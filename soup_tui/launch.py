@@ -52,13 +52,16 @@ def open_runtime(settings: Settings, on_progress: ProgressCallback) -> Runtime:
         CannotRunError: a subclass that says what is missing.
         ConfigError: settings that do not go together.
     """
-    on_progress("Starting", None)
     server = settings.server_config()
-    # Imports stand here because they bring torch, transformers and the web framework with them.
+    # Imports stand here because --help needs none of them, and those below bring torch with them.
+    from soup_engine.adapter_service import check_config
     from soup_engine.server.sockets import open_listener
 
+    # What is wrong with the command itself is said first, and alone.
+    check_config(settings.adapter_config())
     # Tried and given back: a wrong address is known before anything slow.
     open_listener(server).close()
+    on_progress("Starting", None)
     path, served_name = settings.model, settings.served_model_name
     shipped: dict[str, Path] = {}
     if settings.demo:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from platformdirs import user_state_path
 
+from soup_engine.user_paths import is_file, is_folder
+
 MAX_RECENT = 8
 DEMO = "demo"
 
@@ -44,7 +46,7 @@ def recent(path: Path) -> tuple[str, ...]:
 
 def remember(path: Path, source: str) -> None:
     """Put a source before the others. A folder that cannot be written keeps nothing."""
-    if Path(source).is_dir():
+    if is_folder(source):
         source = str(Path(source).absolute())
     kept = [source, *(item for item in recent(path) if item != source)][:MAX_RECENT]
     try:
@@ -62,8 +64,8 @@ def choices(
     found: dict[str, Choice] = {}
     for source in recent(recent_file):
         folder = Path(source)
-        is_folder = folder.is_dir()
-        found.setdefault(source, Choice(source, folder if is_folder else None, "recent"))
+        local = folder if is_folder(folder) else None
+        found.setdefault(source, Choice(source, local, "recent"))
     for choice in (*_in_folder(here or Path.cwd()), *_in_cache(environ)):
         known = found.get(choice.source)
         if known is None or known.folder is None:
@@ -74,12 +76,12 @@ def choices(
 
 def is_model(folder: Path) -> bool:
     """Whether a folder looks like a model or a LoRA adapter."""
-    return (folder / "config.json").is_file() or (folder / "adapter_config.json").is_file()
+    return is_file(folder / "config.json") or is_file(folder / "adapter_config.json")
 
 
 def _in_folder(here: Path) -> Iterator[Choice]:
     try:
-        folders = sorted(path for path in here.iterdir() if path.is_dir())
+        folders = sorted(path for path in here.iterdir() if is_folder(path))
     except OSError:
         return
     if is_model(here):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from textual.suggester import Suggester
+
+from soup_engine.user_paths import with_home
 
 
 class FolderSuggester(Suggester):
@@ -26,10 +27,10 @@ def complete_folder(text: str) -> str | None:
     try:
         names = sorted(
             entry.name
-            for entry in os.scandir(Path(parent + separator or ".").expanduser())
+            for entry in os.scandir(with_home(parent + separator or "."))
             if entry.name.startswith(start) and entry.is_dir() and entry.name.isprintable()
         )
-    except OSError:
+    except (OSError, ValueError):
         return None
     visible = [name for name in names if start or not name.startswith(".")]
     return f"{parent}{separator}{visible[0]}{os.sep}" if visible else None

@@ -50,7 +50,11 @@ def parse_folders(value: object) -> tuple[tuple[str, Path], ...]:
         pairs = [_pair(item) for item in value]
     else:
         pairs = [_pair(item) for item in shlex.split(str(value))]
-    texts = all(isinstance(text, str) and text.strip() for pair in pairs for text in pair)
+    texts = all(
+        isinstance(text, str) and text.strip() and "\0" not in text
+        for pair in pairs
+        for text in pair
+    )
     if not pairs or not texts or len(dict(pairs)) < len(pairs):
         raise ValueError(value)
     return tuple((name, Path(folder)) for name, folder in pairs)
@@ -99,6 +103,7 @@ class Setting:
 
     Attributes:
         also: a second name of the option.
+        pattern: what a text must be, in words in ``pattern_text``.
         default_text: what ``--help`` says of a default that is found at start.
         commands: the commands that have it as an option.
         secret: the value never appears in a message.
@@ -111,6 +116,8 @@ class Setting:
     metavar: str | None = None
     choices: tuple[str, ...] = ()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    pattern: re.Pattern[str] | None = None
+    pattern_text: str = ""
     low: float | None = None
     high: float | None = None
     default_text: str | None = None
@@ -122,6 +129,8 @@ class Setting:
         """What a value must be, as the end of a sentence."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
+        if self.pattern is not None:
+            return self.pattern_text
         if self.low is None:
             return self.kind.name
         bound = f"of at least {self.low:g}" if self.high is None else f"from {self.low:g}"
@@ -133,6 +142,8 @@ class Setting:
         Raises:
             ValueError: it is not what the setting takes.
         """
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError(value)
         try:
             to_parse = self.kind.many or isinstance(value, str)
             converted: Any = self.kind.parse(value) if to_parse else value
@@ -142,6 +153,8 @@ class Setting:
             converted = self.aliases.get(converted, converted)
             if converted not in self.choices:
                 raise ValueError(value)
+        if self.pattern is not None and not self.pattern.fullmatch(converted):
+            raise ValueError(value)
         if self.kind in (TEXT, PATH) and not str(value).strip():
             raise ValueError(value)
         if self.low is not None and not self._in_range(converted):

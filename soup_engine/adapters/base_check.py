@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from soup_engine.adapters.peft_format import AdapterSpec, LoRAModule
+from soup_engine.adapters.peft_targets import Targets
 from soup_engine.adapters.safetensors_file import TensorInfo
 from soup_engine.errors import AdapterInvalidError
+from soup_engine.user_paths import same_place
 
 ModuleKind = Literal["linear", "conv1d", "embedding", "other"]
 MAX_NAMED = 3
@@ -26,6 +27,7 @@ class BaseModule:
         kind: ``conv1d`` is GPT-2's linear layer with its weight as [in, out].
         in_features, out_features: of an embedding, tokens and dimensions; 0 for ``other``.
         tied: its weight is another module's, too.
+        head: it computes the logits.
         parameters: shapes of the parameters that are the module's own, by name, as they are in
             the model before any quantisation.
     """
@@ -34,13 +36,15 @@ class BaseModule:
     in_features: int = 0
     out_features: int = 0
     tied: bool = False
+    head: bool = False
     parameters: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def check_against_base(
     spec: AdapterSpec, base_modules: Mapping[str, BaseModule], *, served: str | None = None
 ) -> tuple[str, ...]:
-    """Check that every tensor of an adapter has its place in the base.
+    """Check that every tensor of an adapter has its place in the base, and that the modules with
+    tensors are those of the base that its configuration names.
 
     Args:
         base_modules: every module of the base by its name, such as ``model.layers.0.mlp``.
@@ -53,6 +57,7 @@ def check_against_base(
         AdapterInvalidError: names or shapes differ; the message says which.
     """
     _check_names(spec, base_modules)
+    _check_targets(spec, base_modules)
     for name, module in spec.modules.items():
         _check_module(module, base_modules[name])
     for parameter, tensor in (*spec.replaced.items(), *spec.base_copies.items()):
@@ -78,8 +83,46 @@ def _check_names(spec: AdapterSpec, base_modules: Mapping[str, BaseModule]) -> N
     else:
         share = f"{len(unknown)} of the adapter's {len(wanted)} modules are not"
     hints = [_with_closest(name, base_modules) for name in unknown[:MAX_NAMED]]
-    more = f" and {len(unknown) - MAX_NAMED} more" if len(unknown) > MAX_NAMED else ""
-    raise AdapterInvalidError(f"{share} in the base model: {', '.join(hints)}{more}.")
+    raise AdapterInvalidError(f"{share} in the base model: {_few([*hints, *unknown[MAX_NAMED:]])}.")
+
+
+def _check_targets(spec: AdapterSpec, base_modules: Mapping[str, BaseModule]) -> None:
+    """PEFT passes over tensors of modules that are not named, and leaves modules that are named
+    and have none as they happen to be initialised: neither is what was trained."""
+    if not spec.targets.given:
+        raise AdapterInvalidError(
+            "adapter_config.json has no target_modules; PEFT would choose by the architecture: "
+            "name the modules that were trained."
+        )
+    named = _targeted(spec.targets, base_modules)
+    if unnamed := sorted(spec.modules.keys() - named):
+        raise AdapterInvalidError(
+            f"The adapter holds tensors for {_few(unnamed)}, which adapter_config.json does not "
+            "name (target_modules, layers_to_transform, exclude_modules)."
+        )
+    if absent := sorted(named - spec.modules.keys()):
+        raise AdapterInvalidError(
+            f"adapter_config.json names {_few(absent)} of the base model, and the adapter holds "
+            "no tensors for it (target_modules, layers_to_transform, exclude_modules)."
+        )
+
+
+def _targeted(targets: Targets, base_modules: Mapping[str, BaseModule]) -> set[str]:
+    """The modules of the base that get LoRA."""
+    if targets.all_linear:
+        return {
+            name
+            for name, module in base_modules.items()
+            if module.kind in ("linear", "conv1d") and not module.head and targets.allows(name)
+        }
+    named = {name for name in base_modules if targets.names(name)}
+    tied = {name for name, module in base_modules.items() if module.tied} if targets.tied else set()
+    return named if named.isdisjoint(tied) else named | tied
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
 
 
 def _with_closest(name: str, known: Iterable[str]) -> str:
@@ -145,6 +188,4 @@ def _check_complete(module: str, spec: AdapterSpec, base: BaseModule) -> None:
 
 def _same_base(named: str, served: str) -> bool:
     """Whether two folders or hub ids are one model: the same place, or the same last name."""
-    if os.path.realpath(named) == os.path.realpath(served):
-        return True
-    return Path(named).name == Path(served).name
+    return same_place(named, served) or Path(named).name == Path(served).name

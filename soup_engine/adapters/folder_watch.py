@@ -15,6 +15,7 @@ from pathlib import Path
 from soup_engine.adapters.paths import CONFIG_FILE, PICKLE_FILE, WEIGHTS_FILE, open_regular
 from soup_engine.adapters.safetensors_file import read_header
 from soup_engine.errors import AdapterInvalidError
+from soup_engine.user_paths import is_folder
 
 FileState = tuple[int, int, int, int]
 """Inode, size, and when content and anything of it last changed, in ns of Unix time. The last
@@ -105,7 +106,7 @@ class FolderWatch:
 
     def _vanished(self, rested_s: float) -> Verdict:
         # A folder that is still there may be about to get new files.
-        if self.path.is_dir() and rested_s < self._patience_s:
+        if is_folder(self.path) and rested_s < self._patience_s:
             return Verdict.WAIT
         self._handled = NOTHING
         return Verdict.GONE

@@ -9,6 +9,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from soup_engine.errors import AdapterInvalidError, AdapterPathError
+from soup_engine.user_paths import is_folder
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -51,7 +52,7 @@ class AdapterPaths:
                     "--adapter-dir or a folder given at start.",
                     param="lora_path",
                 )
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise AdapterInvalidError(f"{shown(path)} is not a folder.", param="lora_path")
         return folder
 

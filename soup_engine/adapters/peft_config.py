@@ -13,17 +13,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
+from soup_engine.adapters.peft_targets import Targets, compile_pattern, fail, parse_targets
 from soup_engine.errors import AdapterInvalidError
 
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 MAX_PATTERNS = 10_000
-MAX_PATTERN_LENGTH = 512
-MAX_REPEATS = 6
-REPEATED_GROUP = re.compile(r"\)[*+{]")
-"""To match a repeated group can take time exponential in the length of a name, and many repeats
-a high power of it, while everything else in the process waits."""
 
 HARMLESS_INITIALISATIONS = frozenset(
     {"true", "false", "none", "gaussian", "eva", "mica", "orthogonal"}
@@ -58,13 +54,17 @@ USED = frozenset(
         "base_model_name_or_path",
         "bias",
         "ensure_weight_tying",
+        "exclude_modules",
         "fan_in_fan_out",
         "init_lora_weights",
+        "layers_pattern",
+        "layers_to_transform",
         "lora_alpha",
         "modules_to_save",
         "peft_type",
         "r",
         "rank_pattern",
+        "target_modules",
         "task_type",
         "use_dora",
         "use_rslora",
@@ -80,11 +80,6 @@ WITHOUT_EFFECT = frozenset(
         "peft_version",
         "revision",
         "runtime_config",
-        # Which modules are adapted: the tensors themselves say it.
-        "exclude_modules",
-        "layers_pattern",
-        "layers_to_transform",
-        "target_modules",
         # Settings of something that another field switches on.
         "corda_config",
         "eva_config",
@@ -116,6 +111,7 @@ class LoRAConfig:
         base: the base model it names, a folder or hub id.
         rank_pattern, alpha_pattern: in the file's order, of which the first match counts.
         modules_to_save: ends of the names of modules that are replaced whole.
+        targets: the modules that it gives LoRA.
     """
 
     base: str | None
@@ -128,6 +124,7 @@ class LoRAConfig:
     fan_in_fan_out: bool
     modules_to_save: tuple[str, ...]
     ensure_weight_tying: bool
+    targets: Targets
 
     def rank_of(self, module: str) -> int:
         return _by_pattern(self.rank_pattern, module, self.rank)
@@ -147,23 +144,24 @@ def parse_config(raw: bytes) -> LoRAConfig:
             names the field.
     """
     if len(raw) > MAX_CONFIG_BYTES:
-        _fail(f"it is longer than {MAX_CONFIG_BYTES} bytes")
+        fail(f"it is longer than {MAX_CONFIG_BYTES} bytes")
     try:
         fields = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise AdapterInvalidError(f"adapter_config.json is not JSON: {error}.") from error
     if not isinstance(fields, dict):
-        _fail("it is not a JSON object")
+        fail("it is not a JSON object")
     _check_kind(fields)
     _check_unbuilt(fields)
     modules_to_save = fields.get("modules_to_save") or []
     if not isinstance(modules_to_save, list) or not all(
         isinstance(name, str) and name for name in modules_to_save
     ):
-        _fail("modules_to_save is not a list of names")
+        fail("modules_to_save is not a list of names")
     base = fields.get("base_model_name_or_path")
     if base is not None and not isinstance(base, str):
-        _fail("base_model_name_or_path is not text")
+        fail("base_model_name_or_path is not text")
+    tied = _flag(fields, "ensure_weight_tying")
     return LoRAConfig(
         base=base or None,
         rank=_rank("r", fields.get("r", 8)),
@@ -174,7 +172,8 @@ def parse_config(raw: bytes) -> LoRAConfig:
         use_dora=_flag(fields, "use_dora"),
         fan_in_fan_out=_flag(fields, "fan_in_fan_out"),
         modules_to_save=tuple(modules_to_save),
-        ensure_weight_tying=_flag(fields, "ensure_weight_tying"),
+        ensure_weight_tying=tied,
+        targets=parse_targets(fields, saved=tuple(modules_to_save), tied=tied),
     )
 
 
@@ -238,46 +237,29 @@ def _patterns(
 ) -> tuple[Pattern[Number], ...]:
     entries = fields.get(name) or {}
     if not isinstance(entries, dict) or len(entries) > MAX_PATTERNS:
-        _fail(f"{name} is not a JSON object of at most {MAX_PATTERNS} patterns")
+        fail(f"{name} is not a JSON object of at most {MAX_PATTERNS} patterns")
     return tuple(
-        Pattern(key, _compile(name, key), read(f"{name}[{key!r}]", value))
+        Pattern(
+            key, compile_pattern(name, key, rf"(.*\.)?({key})$"), read(f"{name}[{key!r}]", value)
+        )
         for key, value in entries.items()
     )
 
 
-def _compile(name: str, key: str) -> re.Pattern[str]:
-    repeats = sum(key.count(sign) for sign in "*+{")
-    if len(key) > MAX_PATTERN_LENGTH or repeats > MAX_REPEATS or REPEATED_GROUP.search(key):
-        _fail(
-            f"{name} holds a pattern that may take for ever to match, {key[:80]!r}; repeated "
-            f"groups and more than {MAX_REPEATS} repeats are not accepted"
-        )
-    try:
-        return re.compile(rf"(.*\.)?({key})$")
-    except (re.error, RecursionError, OverflowError) as error:
-        raise AdapterInvalidError(
-            f"adapter_config.json: {name} holds {key!r}, which is no regular expression: {error}."
-        ) from error
-
-
 def _rank(name: str, value: object) -> int:
     if type(value) is not int or value < 1:
-        _fail(f"{name} is {value!r}; a rank is a whole number from 1 on")
+        fail(f"{name} is {value!r}; a rank is a whole number from 1 on")
     return value
 
 
 def _alpha(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        _fail(f"{name} is {value!r}; an alpha is a finite number")
+        fail(f"{name} is {value!r}; an alpha is a finite number")
     return value
 
 
 def _flag(fields: Mapping[str, Any], name: str) -> bool:
     value = fields.get(name) or False
     if not isinstance(value, bool):
-        _fail(f"{name} is {value!r}, neither true nor false")
+        fail(f"{name} is {value!r}, neither true nor false")
     return value
-
-
-def _fail(what: str) -> NoReturn:
-    raise AdapterInvalidError(f"adapter_config.json cannot be used: {what}.")

@@ -24,8 +24,10 @@ from typing import BinaryIO, NoReturn
 from soup_engine.adapters.chat_template import read_chat_template
 from soup_engine.adapters.paths import CONFIG_FILE, PICKLE_FILE, WEIGHTS_FILE, open_regular
 from soup_engine.adapters.peft_config import MAX_CONFIG_BYTES, LoRAConfig, parse_config
-from soup_engine.adapters.safetensors_file import TensorInfo, read_header
+from soup_engine.adapters.peft_targets import Targets
+from soup_engine.adapters.safetensors_file import SafetensorsHeader, TensorInfo, read_header
 from soup_engine.errors import AdapterInvalidError
+from soup_engine.user_paths import is_there
 
 PREFIX = "base_model.model."
 BASE_COPIES = (".base_layer", ".original_module")
@@ -84,6 +86,7 @@ class AdapterSpec:
         modules: by the module's name in the base model.
         max_rank: the largest of their ranks, 0 without any.
         target_modules: last parts of their names, such as ``q_proj``, sorted.
+        targets: the modules that the configuration names; those of the base are to be these.
         replaced: parameters that the adapter replaces whole (``modules_to_save``), by their name
             in the base model, such as ``model.norm.weight``.
         base_copies: parameters of vocabulary layers that PEFT saved beside the adapter though it
@@ -106,6 +109,7 @@ class AdapterSpec:
     use_dora: bool
     use_rslora: bool
     fan_in_fan_out: bool
+    targets: Targets
     chat_template: str | None = None
 
 
@@ -121,6 +125,18 @@ class AdapterWeights:
         return self._view[info.start : info.end]
 
 
+def check_files(folder: Path) -> None:
+    """Refuse what ``read_adapter`` refuses, without reading the weights.
+
+    Raises:
+        AdapterInvalidError: as ``read_adapter``.
+    """
+    config = _read_config(folder)
+    with _open(folder, WEIGHTS_FILE) as file:
+        _Contents(config).sort(read_header(file, os.fstat(file.fileno()).st_size))
+    read_chat_template(folder)
+
+
 def read_adapter(folder: Path) -> AdapterSpec:
     """Read and check the adapter in ``folder``. Reads the weights once, to hash them.
 
@@ -128,20 +144,14 @@ def read_adapter(folder: Path) -> AdapterSpec:
         AdapterInvalidError: files are missing or damaged, a tensor is not accounted for, or
             the configuration asks for what is not implemented.
     """
-    with _open(folder, CONFIG_FILE) as file:
-        config = parse_config(file.read(MAX_CONFIG_BYTES + 1))
+    config = _read_config(folder)
     with _open(folder, WEIGHTS_FILE) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         header = read_header(file, size_bytes)
         file.seek(0)
         weights_hash = _sha256(file)
     contents = _Contents(config)
-    for tensor in header.tensors.values():
-        contents.add(tensor)
-    modules = contents.lora_modules()
-    contents.check_replaced()
-    if not modules and not contents.replaced:
-        raise AdapterInvalidError(f"{WEIGHTS_FILE} holds no LoRA tensors.")
+    modules = contents.sort(header)
     template = read_chat_template(folder)
     return AdapterSpec(
         folder=folder,
@@ -157,6 +167,7 @@ def read_adapter(folder: Path) -> AdapterSpec:
         use_dora=config.use_dora,
         use_rslora=config.use_rslora,
         fan_in_fan_out=config.fan_in_fan_out,
+        targets=config.targets,
         chat_template=template,
     )
 
@@ -187,7 +198,21 @@ class _Contents:
         self._echoes: dict[str, TensorInfo] = {}
         self._parts: dict[str, dict[str, TensorInfo]] = {}  # by module, then by part
 
-    def add(self, tensor: TensorInfo) -> None:
+    def sort(self, header: SafetensorsHeader) -> dict[str, LoRAModule]:
+        """Account for every tensor; returns the modules that get LoRA.
+
+        Raises:
+            AdapterInvalidError: one has no place, or none is there.
+        """
+        for tensor in header.tensors.values():
+            self._add(tensor)
+        modules = {name: self._lora_module(name, parts) for name, parts in self._parts.items()}
+        self._check_replaced()
+        if not modules and not self.replaced:
+            raise AdapterInvalidError(f"{WEIGHTS_FILE} holds no LoRA tensors.")
+        return modules
+
+    def _add(self, tensor: TensorInfo) -> None:
         if not tensor.name.startswith(PREFIX):
             _unknown(tensor)
         name = tensor.name.removeprefix(PREFIX)
@@ -212,10 +237,7 @@ class _Contents:
         else:
             _unknown(tensor)
 
-    def lora_modules(self) -> dict[str, LoRAModule]:
-        return {name: self._lora_module(name, parts) for name, parts in self._parts.items()}
-
-    def check_replaced(self) -> None:
+    def _check_replaced(self) -> None:
         for name, echo in self._echoes.items():
             if name not in self.replaced:
                 _unknown(echo)
@@ -295,11 +317,16 @@ def _content_hash(
     return hashlib.sha256(weights_hash + canonical.encode()).digest()
 
 
+def _read_config(folder: Path) -> LoRAConfig:
+    with _open(folder, CONFIG_FILE) as file:
+        return parse_config(file.read(MAX_CONFIG_BYTES + 1))
+
+
 def _open(folder: Path, name: str) -> BufferedReader:
     try:
         return open_regular(folder / name)
     except FileNotFoundError as error:
-        if name == WEIGHTS_FILE and (folder / PICKLE_FILE).exists():
+        if name == WEIGHTS_FILE and is_there(folder / PICKLE_FILE):
             raise AdapterInvalidError(
                 f"The adapter has its weights in {PICKLE_FILE}, a pickle file, which can run code "
                 f"when it is read: save it as {WEIGHTS_FILE} (PEFT's safe_serialization)."

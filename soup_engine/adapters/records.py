@@ -12,11 +12,14 @@ tickets and weights leave it; they are frozen, and equal only to themselves.
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from soup_engine.adapters.weights import SharedWeights, WeightsEntry
-from soup_engine.errors import AdapterNotFoundError, AdapterNotReadyError
+from soup_engine.errors import AdapterConflictError, AdapterNotFoundError, AdapterNotReadyError
 from soup_engine.messages import AdapterStatus, AdapterView
 
 
@@ -80,23 +83,43 @@ class AdapterRecord:
         leases = sum(revision.leases for revision in self.earlier)
         return leases + (0 if self.current is None else self.current.leases)
 
-    def ready_revision(self, param: str) -> Revision:
-        """The revision that new requests get.
+    def check_loadable(self, *, replace: bool) -> None:
+        """Raises AdapterConflictError: it is being loaded, or is there and not to be replaced."""
+        if self.ticket is not None:
+            raise AdapterConflictError(f"The adapter {self.name!r} is being loaded already.")
+        if self.status is AdapterStatus.READY and not replace:
+            raise AdapterConflictError(
+                f"An adapter {self.name!r} is loaded already: unload it first, or replace it "
+                "(--replace, load_inplace)."
+            )
+
+    def become_ready(
+        self, ticket: LoadTicket, entry: WeightsEntry, *, warnings: tuple[str, ...], took_ms: float
+    ) -> None:
+        """A load of it is finished: new requests get these weights."""
+        self.revisions += 1
+        self.current = Revision(self.revisions, entry)
+        self.path, self.origin = ticket.path, ticket.origin
+        self.status, self.reason, self.ticket = AdapterStatus.READY, None, None
+        self.warnings = warnings
+        self.last_load_ms, self.loaded_at = took_ms, time.time()
+
+    def ready_revision(self, asked: str, param: str) -> Revision:
+        """The revision that new requests get. Errors name what was ``asked`` for, which may be an
+        alias: where it leads is nobody's business.
 
         Raises:
             AdapterNotFoundError: it is being unloaded.
             AdapterNotReadyError: it is being loaded, or could not be.
         """
         if self.status is AdapterStatus.UNLOADING:
-            raise AdapterNotFoundError(f"The adapter {self.name!r} is being unloaded.", param=param)
+            raise AdapterNotFoundError(f"The adapter {asked!r} is being unloaded.", param=param)
         if self.status is AdapterStatus.LOADING:
             raise AdapterNotReadyError(
-                f"The adapter {self.name!r} is still being loaded: try again shortly.", param=param
+                f"The adapter {asked!r} is still being loaded: try again shortly.", param=param
             )
         if self.status is AdapterStatus.FAILED:
-            raise AdapterNotReadyError(
-                f"The adapter {self.name!r} could not be loaded.", param=param
-            )
+            raise AdapterNotReadyError(f"The adapter {asked!r} could not be loaded.", param=param)
         assert self.current is not None, "a ready adapter has a revision"
         return self.current
 
@@ -112,14 +135,16 @@ class AdapterRecord:
             assert revision.leases, f"{self.name} keeps a revision that nobody uses"
 
     def view(self, *, active: bool, aliases: tuple[str, ...]) -> AdapterView:
-        spec = None if self.current is None else self.current.entry.weights.spec
+        # While it is unloaded, the one that still runs.
+        shown = self.current or max(self.earlier, key=lambda each: each.number, default=None)
+        spec = None if shown is None else shown.entry.weights.spec
         return AdapterView(
             name=self.name,
             path=str(self.path),
             origin=self.origin,
             status=self.status,
             reason=self.reason,
-            revision=0 if self.current is None else self.current.number,
+            revision=0 if shown is None else shown.number,
             content_hash=None if spec is None else spec.content_hash.hex(),
             base=None if spec is None else spec.base,
             rank=None if spec is None else spec.max_rank,
@@ -138,3 +163,20 @@ class AdapterRecord:
             loaded_at=self.loaded_at,
             warnings=self.warnings,
         )
+
+
+def check_revisions(records: Iterable[AdapterRecord], leased: Iterable[Revision]) -> set[Revision]:
+    """All revisions of adapters; ``leased`` has those that leases hold, once for each lease.
+
+    Raise ``AssertionError`` with a description when an invariant is broken.
+    """
+    revisions: set[Revision] = set()
+    for record in records:
+        record.check_integrity()
+        revisions |= record.earlier | ({record.current} if record.current else set())
+    held = Counter(leased)
+    for revision in revisions:
+        assert revision.leases == held[revision], "leases are miscounted"
+        assert revision.entry.loaded, "a revision has weights that were never loaded"
+    assert held.keys() <= revisions, "a lease holds a revision that is gone"
+    return revisions

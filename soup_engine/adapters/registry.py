@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +30,13 @@ from pathlib import Path
 from soup_engine.adapters.aliases import AliasTable
 from soup_engine.adapters.names import check_name
 from soup_engine.adapters.peft_format import AdapterSpec
-from soup_engine.adapters.records import AdapterLease, AdapterRecord, LoadTicket, Revision
+from soup_engine.adapters.records import (
+    AdapterLease,
+    AdapterRecord,
+    LoadTicket,
+    Revision,
+    check_revisions,
+)
 from soup_engine.adapters.weights import SharedWeights, WeightsEntry, WeightsTable
 from soup_engine.errors import AdapterConflictError, AdapterNotFoundError, ModelNotFoundError
 from soup_engine.messages import AdapterStatus, AdapterView, AliasView
@@ -73,7 +78,6 @@ class AdapterRegistry:
         """Announce that an adapter is being loaded.
 
         Args:
-            path: its folder.
             origin: ``start``, ``watched`` or ``runtime``.
             replace: whether an adapter of this name may be there already.
 
@@ -85,12 +89,8 @@ class AdapterRegistry:
         with self._locked():
             self._check_free(name, of_alias=False)
             record = self._records.get(name)
-            if record is not None and record.ticket is not None:
-                raise AdapterConflictError(f"The adapter {name!r} is being loaded already.")
-            if record is not None and record.status is AdapterStatus.READY and not replace:
-                raise AdapterConflictError(
-                    f"An adapter {name!r} is loaded already: unload it first, or load in place."
-                )
+            if record is not None:
+                record.check_loadable(replace=replace)
             ticket = LoadTicket(name, path, origin, self._clock())
             if record is None:
                 record = self._records[name] = AdapterRecord(name, path, origin)
@@ -130,13 +130,8 @@ class AdapterRegistry:
                     f"The adapter {ticket.name!r} was unloaded while it was being loaded."
                 )
             self._retire_current(record, freed)
-            record.revisions += 1
-            record.current = Revision(record.revisions, entry)
-            record.path, record.origin = ticket.path, ticket.origin
-            record.status, record.reason, record.ticket = AdapterStatus.READY, None, None
-            record.warnings = warnings
-            record.last_load_ms = (self._clock() - ticket.started) * 1e3
-            record.loaded_at = time.time()
+            took_ms = (self._clock() - ticket.started) * 1e3
+            record.become_ready(ticket, entry, warnings=warnings, took_ms=took_ms)
             return self._view(record)
 
     def fail_load(self, ticket: LoadTicket, reason: str) -> None:
@@ -202,7 +197,7 @@ class AdapterRegistry:
         Raises:
             AdapterNotFoundError: there is no such adapter.
             AdapterNotReadyError: it cannot answer now.
-            ModelNotFoundError: ``model`` is neither the base nor an adapter nor an alias.
+            ModelNotFoundError: ``model`` is neither the base nor an adapter nor its alias.
         """
         with self._locked():
             if adapter is not None:
@@ -210,8 +205,9 @@ class AdapterRegistry:
                     return None
                 return self._lease(adapter, "adapter")
             if model is not None and model not in self._base_names:
-                if model not in self._records and model not in self._aliases:
-                    raise ModelNotFoundError("There is no such model here.", param="model")
+                record = self._records.get(self._aliases.target(model))
+                if record is None or record.status is AdapterStatus.UNLOADING:
+                    raise ModelNotFoundError
                 return self._lease(model, "model")
             return None if self._active is None else self._lease(self._active, "model")
 
@@ -221,8 +217,7 @@ class AdapterRegistry:
             return self._hold(*self._leases[lease])
 
     def release(self, lease: AdapterLease, *, tokens: int = 0) -> None:
-        """A request has ended, with ``tokens`` generated. Only the first release of a lease
-        counts."""
+        """A request has ended with ``tokens`` generated; a second release counts for nothing."""
         with self._locked() as freed:
             record, revision = self._leases.pop(lease, (None, None))
             if record is None or revision is None:
@@ -257,8 +252,8 @@ class AdapterRegistry:
             record.last_swap_ms = (self._clock() - started) * 1e3
             return self._view(record)
 
-    def set_alias(self, alias: str, target: str, *, history: tuple[str, ...] = ()) -> AliasView:
-        """Make or move an alias. ``history`` is for one that is restored.
+    def set_alias(self, alias: str, target: str) -> AliasView:
+        """Make or move an alias.
 
         Raises:
             AdapterInvalidError: that is no name.
@@ -268,7 +263,14 @@ class AdapterRegistry:
         check_name(alias)
         with self._locked():
             self._check_free(alias, of_alias=True)
-            return self._aliases.set(alias, self._ready(target, "target").name, history)
+            return self._aliases.set(alias, self._ready(target, "target").name)
+
+    def restore_alias(self, view: AliasView) -> None:
+        """Make an alias as it was; its target may come later. Raises about its name only."""
+        check_name(view.alias)
+        with self._locked():
+            self._check_free(view.alias, of_alias=True)
+            self._aliases.set(view.alias, view.target, view.history)
 
     def rollback(self, alias: str) -> AliasView:
         """Move an alias back to its previous target.
@@ -290,18 +292,18 @@ class AdapterRegistry:
     def view(self, name: str) -> AdapterView:
         """One adapter, by its name or an alias; ``AdapterNotFoundError`` when there is none."""
         with self._locked():
-            return self._view(self._known(self._aliases.target(name)))
+            return self._view(self._behind(name, "name"))
 
     def views(self) -> tuple[AdapterView, ...]:
         """All adapters, in the order they were first loaded. Each is looked at by itself, so
         that a thousand of them keep nobody waiting."""
         with self._locked():
-            names = tuple(self._records)
+            records = tuple(self._records.values())
         views = []
-        for name in names:
+        for record in records:
             with self._locked():
-                if name in self._records:
-                    views.append(self._view(self._records[name]))
+                if self._records.get(record.name) is record:
+                    views.append(self._view(record))
         return tuple(views)
 
     def aliases(self) -> tuple[AliasView, ...]:
@@ -315,11 +317,10 @@ class AdapterRegistry:
             self._aliases.check_integrity()
             aliases = {alias.alias for alias in self._aliases}
             assert aliases.isdisjoint(self._records), "a name is an adapter's and an alias"
-            taken = self._base_names & (aliases | self._records.keys())
-            assert not taken, "an adapter has the base's name"
-            if self._active is not None:
-                ready = self._records[self._active].status is AdapterStatus.READY
-                assert ready, "the active adapter is not ready"
+            names = aliases | self._records.keys()
+            assert names.isdisjoint(self._base_names), "an adapter has the base's name"
+            active = None if self._active is None else self._records[self._active]
+            assert active is None or active.status is AdapterStatus.READY, "the active is not ready"
 
     # What follows is called with the lock held.
 
@@ -348,15 +349,20 @@ class AdapterRegistry:
             raise AdapterNotFoundError(f"There is no adapter {name[:80]!r}.", param=param)
         return record
 
+    def _behind(self, name: str, param: str) -> AdapterRecord:
+        """The record behind a name or an alias; errors name what was asked for."""
+        target = self._aliases.target(name)
+        return self._known(target if target in self._records else name, param)
+
     def _ready(self, name: str, param: str) -> AdapterRecord:
         """The record behind a name or an alias, when it can take requests."""
-        record = self._known(self._aliases.target(name), param)
-        record.ready_revision(param)
+        record = self._behind(name, param)
+        record.ready_revision(name, param)
         return record
 
     def _lease(self, name: str, param: str) -> AdapterLease:
-        record = self._known(self._aliases.target(name), param)
-        return self._hold(record, record.ready_revision(param))
+        record = self._behind(name, param)
+        return self._hold(record, record.ready_revision(name, param))
 
     def _hold(self, record: AdapterRecord, revision: Revision) -> AdapterLease:
         revision.leases += 1
@@ -380,17 +386,11 @@ class AdapterRegistry:
             self._gone.notify_all()
 
     def _check_counts(self) -> None:
-        revisions: set[Revision] = set()
         for name, record in self._records.items():
-            record.check_integrity()
             assert record.name == name, f"{name} is filed under another name"
-            assert record.ticket is None or record.ticket in self._tickets, f"{name} waits in vain"
-            revisions |= record.earlier | ({record.current} if record.current else set())
-        held = Counter(revision for _, revision in self._leases.values())
-        for revision in revisions:
-            assert revision.leases == held[revision], "leases are miscounted"
-            assert revision.entry.loaded, "a revision has weights that were never loaded"
-        assert held.keys() <= revisions, "a lease holds a revision that is gone"
+            assert record.ticket in (None, *self._tickets), f"{name} waits in vain"
+        leased = (revision for _, revision in self._leases.values())
+        revisions = check_revisions(self._records.values(), leased)
         reserved = [entry for entry in self._tickets.values() if entry is not None]
         self._weights.check_integrity([*reserved, *(r.entry for r in revisions)])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -42,28 +42,19 @@ class SavedState:
     active: str | None = None
 
     @classmethod
-    def of(cls, registry: AdapterRegistry) -> SavedState:
-        """The present state of a registry."""
+    def of(cls, registry: AdapterRegistry, waiting: Collection[str] = ()) -> SavedState:
+        """The present state of a registry. Adapters that are ``waiting`` for their folders to come
+        back are kept though they failed."""
         adapters = (
             SavedAdapter(view.name, view.path)
             for view in registry.views()
-            if view.origin == "runtime" and view.status is AdapterStatus.READY
+            if view.origin == "runtime"
+            and (
+                view.status is AdapterStatus.READY
+                or (view.status is AdapterStatus.FAILED and view.name in waiting)
+            )
         )
         return cls(adapters=tuple(adapters), aliases=registry.aliases(), active=registry.active)
-
-    def present(self) -> tuple[tuple[SavedAdapter, ...], tuple[str, ...]]:
-        """The adapters whose folders are there, and a sentence for each of the others."""
-        found = []
-        missing = []
-        for adapter in self.adapters:
-            if Path(adapter.path).is_dir():
-                found.append(adapter)
-            else:
-                missing.append(
-                    f"The adapter {adapter.name!r} is not loaded again: its folder "
-                    f"{adapter.path} is gone."
-                )
-        return tuple(found), tuple(missing)
 
 
 class StateFile:

@@ -20,6 +20,7 @@ import watchfiles
 from soup_engine.adapters.folder_watch import FolderWatch, Verdict
 from soup_engine.adapters.names import check_name
 from soup_engine.errors import AdapterError, AdapterInvalidError, ConfigError
+from soup_engine.user_paths import is_folder
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class AdapterWatcher:
         patience_s: float = 10.0,
         rescan_s: float = 10.0,
     ) -> None:
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise ConfigError(f"{folder} is not a folder.", param="adapter_dir")
         self._folder = folder
         self._events = events
@@ -137,7 +138,7 @@ class AdapterWatcher:
         """Sub-folders that are adapters by their names; ``None`` while the folder cannot be read,
         which is no reason to unload anything."""
         try:
-            found = [path.name for path in self._folder.iterdir() if path.is_dir()]
+            found = [path.name for path in self._folder.iterdir() if is_folder(path)]
         except OSError as error:
             logger.warning("the adapter folder cannot be read: %s", error.strerror)
             return None

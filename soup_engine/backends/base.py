@@ -85,6 +85,17 @@ class TextProcessor(Protocol):
         """
         ...
 
+    def unread_in_chat(
+        self,
+        messages: ChatMessages,
+        *,
+        template_kwargs: Mapping[str, Any] | None = None,
+        template: str | None = None,
+    ) -> tuple[str, ...]:
+        """Names of what was given to ``render_chat`` and changes nothing, since the template
+        never looks at it: ``chat_template_kwargs.…`` and ``messages.name``."""
+        ...
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Token ids of a text, with the special tokens that the tokenizer adds by itself."""
         ...

@@ -52,6 +52,18 @@ class CharacterText:
             tokens += (TURN, *self.encode("assistant\n", add_special_tokens=False))
         return tuple(tokens)
 
+    def unread_in_chat(
+        self,
+        messages: ChatMessages,
+        *,
+        template_kwargs: Mapping[str, Any] | None = None,
+        template: str | None = None,  # noqa: ARG002 - the same whatever stands first
+    ) -> tuple[str, ...]:
+        """Names, and all variables but ``greeting``."""
+        variables = sorted({*(template_kwargs or {})} - {"greeting"})
+        names = ["messages.name"] if any("name" in message for message in messages) else []
+        return (*(f"chat_template_kwargs.{name}" for name in variables), *names)
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         start = (BOS,) if add_special_tokens else ()
         return (*start, *(ord(character) + len(_SPECIAL) for character in text))

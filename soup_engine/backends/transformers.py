@@ -14,7 +14,7 @@ from soup_engine.backends.base import BackendCapabilities, ModelInfo, ProgressCa
 from soup_engine.backends.speculation_switch import SpeculationSwitch, install_draft
 from soup_engine.config import EngineConfig
 from soup_engine.engine.async_engine import OutputRouter, generate
-from soup_engine.engine.capacity import plan_capacity
+from soup_engine.engine.capacity import check_capacity, plan_capacity
 from soup_engine.engine.drafting import load_draft
 from soup_engine.engine.engine_loop import EngineLoop
 from soup_engine.engine.input_processor import InputProcessor, check_request
@@ -90,6 +90,13 @@ class TransformersBackend:
             raise InvalidValueError(
                 "A request for an adapter comes with a lease on it.", param="adapter"
             )
+        most = self._config.scheduler.max_waiting
+        if request.params.n > most:
+            raise InvalidValueError(
+                f"n asks for {request.params.n} answers, and at most {most} may wait on this "
+                "server (--max-waiting).",
+                param="n",
+            )
         model = self.model
         check_request(request, max_model_len=model.max_model_len, vocab_size=model.vocab_size)
 
@@ -127,7 +134,11 @@ class TransformersBackend:
 
     def _build(self) -> LLMEngine:
         """On the engine thread: load the model and put the engine together."""
-        loaded = load_model(self._config.model, self._progress)
+        loaded = load_model(
+            self._config.model,
+            self._progress,
+            lambda outline: check_capacity(self._config, outline),
+        )
         wanted = self._config.speculative
         draft = None
         if wanted.enabled:
@@ -153,7 +164,7 @@ class TransformersBackend:
             host,
             engine.adapter_sites,
             loaded.base_modules,
-            served=self._config.model.base or loaded.source,
+            served=loaded.base_name,
             max_rank=self._config.lora.max_rank,
         )
         self._identity = EngineIdentity(

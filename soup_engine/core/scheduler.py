@@ -24,7 +24,8 @@ Four rules keep it fair:
   free) may together lengthen a step to ``1 + (stall_factor - 1) * n²`` times what it takes
   without them, and to one block for each of them at least. One prompt, however long, thus
   costs the decoding rows a bounded stall. Many are computed at once: while they wait, more
-  rows stand idle than decode.
+  rows stand idle than decode. One step in ``long_stall_interval`` may be longer, so that a short
+  prompt that comes now and then has its first token at once.
 - Short prompts go before long ones, so that none waits for a long one beside it; the prompt
   admitted first gets an even share of the room at least, so that it ends, too.
 - An adapter that waits for a slot among those in use gets the next one when its turn has come
@@ -84,6 +85,8 @@ class Scheduler:
         self._slots = AdapterSlots(config.max_adapters, adapter_ready)
         self._busy_s_since_finish = 0.0
         self._finish_interval_s = 0.0
+        self._steps_since_long_stall = config.long_stall_interval
+        self._usual_room = 0
 
     def __iter__(self) -> Iterator[Sequence]:
         yield from self._running
@@ -189,11 +192,15 @@ class Scheduler:
             if item.samples:
                 self._waiting.charge(sequence, 1)
         if plan.scheduled:
+            num_prefill_tokens = plan.num_tokens - num_decodes - num_drafts
             self._cost.record(
                 num_decodes=num_decodes,
-                num_prefill_tokens=plan.num_tokens - num_decodes - num_drafts,
+                num_prefill_tokens=num_prefill_tokens,
                 duration_s=duration_s,
             )
+            if num_decodes:
+                was_long = num_prefill_tokens > self._usual_room
+                self._steps_since_long_stall = 0 if was_long else self._steps_since_long_stall + 1
         self._busy_s_since_finish += duration_s
 
     def accept(self, item: ScheduledSequence, num_accepted: int) -> None:
@@ -295,10 +302,21 @@ class Scheduler:
         if num_decodes:
             if self._cost.wants_decode_only_step:
                 return 0, 0
-            stall = 1.0 + (self._config.stall_factor - 1.0) * num_pending**2
-            allowance = self._cost.prefill_tokens_within(stall, num_decodes=num_decodes)
-            budget = min(budget, max(allowance, num_pending * block_size))
+            budget = min(budget, self._room_beside(num_decodes, num_pending))
         return budget, min(budget, max(block_size, budget // num_pending))
+
+    def _room_beside(self, num_decodes: int, num_pending: int) -> int:
+        """Prefill tokens that decoding rows bear with, ``num_pending`` prompts waiting."""
+        config = self._config
+        usual = 1.0 + (config.stall_factor - 1.0) * num_pending**2
+        self._usual_room = max(
+            self._cost.prefill_tokens_within(usual, num_decodes=num_decodes),
+            num_pending * self._cache.block_size,
+        )
+        if self._steps_since_long_stall < config.long_stall_interval:
+            return self._usual_room
+        long = self._cost.prefill_tokens_within(config.long_stall_factor, num_decodes=num_decodes)
+        return max(self._usual_room, long)
 
     def _admit(self, prompts: list[Sequence], room: int, share: int) -> None:
         """Admit waiting sequences to ``prompts`` while places, tokens and memory last."""

@@ -1,8 +1,10 @@
 """What a step costs, learned while serving: the scheduler's knowledge of time.
 
-A step with ``d`` decode rows and ``p`` prefill tokens is taken to last ``decode(d) + p * c``.
-``decode(d)`` is learned from steps without prefill, ``c`` from what the others took on top.
-Both are exponentially weighted means, so they follow longer contexts and a busier machine.
+A step with ``d`` decode rows and ``p`` prefill tokens is taken to last ``decode(d) + p * c(p)``.
+``decode(d)`` is learned from steps without prefill, ``c`` from what the others took on top: for
+each size of chunk by itself, from one power of two to the next, since a chunk costs something
+however small it is, and a token of a small one twice as much as one of a large one. All are
+exponentially weighted means, so they follow longer contexts and a busier machine.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class StepCostModel:
 
     def __init__(self) -> None:
         self._decode_s: dict[int, float] = {}  # by number of decode rows
-        self._prefill_token_s: float | None = None
+        self._prefill_token_s: dict[int, float] = {}  # by the bits of the number of tokens
         self._learned_beside_decode = False
         self._mixed_steps = 0
 
@@ -46,12 +48,15 @@ class StepCostModel:
             return
         if num_decodes:
             self._mixed_steps += 1
-            self._learned_beside_decode = True
+            if not self._learned_beside_decode:
+                self._learned_beside_decode = True
+                self._prefill_token_s.clear()
         elif self._learned_beside_decode:
-            return  # tokens of big chunks are cheaper than those in the small ones beside decode
+            return  # beside decoding rows a chunk costs more than by itself
         sample = max(0.0, duration_s - self.decode_s(num_decodes)) / num_prefill_tokens
-        mean = self._prefill_token_s
-        self._prefill_token_s = (
+        size = num_prefill_tokens.bit_length()
+        mean = self._prefill_token_s.get(size)
+        self._prefill_token_s[size] = (
             sample if mean is None else _blend(mean, sample, PREFILL_WEIGHT, PREFILL_OUTLIER)
         )
 
@@ -71,16 +76,27 @@ class StepCostModel:
 
     def prefill_s(self, num_tokens: int) -> float:
         """Expected duration of a step of so many prefill tokens; 0 while nothing is known."""
-        return (self._prefill_token_s or 0.0) * num_tokens
+        if not self._prefill_token_s:
+            return 0.0
+        size = num_tokens.bit_length()
+        nearest = min(self._prefill_token_s, key=lambda known: abs(known - size))
+        return self._prefill_token_s[nearest] * num_tokens
 
     def prefill_tokens_within(self, stall_factor: float, *, num_decodes: int) -> int:
         """Prefill tokens beside ``num_decodes`` decode rows such that the step is expected to
         take at most ``stall_factor`` times as long as without them; 0 while nothing is known."""
         decode_s = self.decode_s(num_decodes)
-        if self._prefill_token_s is None or decode_s == 0.0:
-            return 0
-        token_s = max(self._prefill_token_s, decode_s * MIN_PREFILL_COST)
-        return max(0, int((stall_factor - 1.0) * decode_s / token_s))
+        allowed_s = (stall_factor - 1.0) * decode_s
+        tokens = 0
+        for size in sorted(self._prefill_token_s):
+            token_s = max(self._prefill_token_s[size], decode_s * MIN_PREFILL_COST)
+            fitting = int(allowed_s / token_s) if token_s else 0
+            if tokens and fitting.bit_length() < size:
+                break  # so many fit by the cost of larger chunks, which they are not
+            tokens = max(tokens, fitting)
+            if tokens.bit_length() <= size:
+                break
+        return tokens
 
     def _record_decode(self, num_decodes: int, duration_s: float) -> None:
         if num_decodes == 0:

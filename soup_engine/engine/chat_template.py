@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jinja2 import TemplateError
 
+from soup_engine.engine.template_reading import unread
 from soup_engine.errors import ChatTemplateError, InvalidValueError
 
 if TYPE_CHECKING:
@@ -102,6 +103,16 @@ class ChatTemplate:
         variables = self._cut_special({**(template_kwargs or {})})
         source = self._source() if template is None else template
         return self._render_or_merge(source, chat, options | variables).split(CUT)
+
+    def unread(
+        self,
+        messages: ChatMessages,
+        template_kwargs: Mapping[str, Any] | None = None,
+        template: str | None = None,
+    ) -> tuple[str, ...]:
+        """Names of what is in a chat that was rendered, and that its template never looks at."""
+        source = self._source() if template is None and self.available else template
+        return unread(source, messages, template_kwargs or {})
 
     def _render_or_merge(
         self, source: str, chat: list[dict[str, Any]], options: dict[str, Any]

@@ -14,7 +14,7 @@ from soup_engine.draft.proposer import Proposer
 from soup_engine.draft.registry import registered_draft
 from soup_engine.engine.capacity import Capacity
 from soup_engine.errors import CannotRunError, InsufficientMemoryError
-from soup_engine.model.device import available_memory, dtype_name
+from soup_engine.model.device import available_memory, dtype_name, in_gib
 from soup_engine.model.draft_model import DraftModelProposer
 from soup_engine.model.loader import LoadedModel, load_model
 from soup_engine.model.text_draft import TextDraftProposer
@@ -107,9 +107,9 @@ def build_proposer(
     free = available_memory(draft.model.model.device)
     if needed > free:
         raise InsufficientMemoryError(
-            f"The keys and values of the draft model take {needed / 1e9:.2f} GB and "
-            f"{free / 1e9:.2f} GB are free: start with the draft, so that it is planned for, or "
-            "with a smaller --kv-cache-memory."
+            f"The keys and values of the draft model take {in_gib(needed)} and {in_gib(free)} are "
+            "free: start with the draft, so that it is planned for, or with a smaller "
+            "--kv-cache-memory."
         )
     common = draft.common_vocab
     proposer = DraftModelProposer(

@@ -105,8 +105,8 @@ class EngineLoop:
                 raise EngineStoppedError("The engine is stopping and takes no new requests.")
             if self._in_flight + answers > self._max_in_flight:
                 raise QueueFullError(
-                    f"{self._in_flight} answers are running or waiting, which is the limit "
-                    f"of {self._max_in_flight}; try again shortly.",
+                    f"{self._in_flight} answers are running or waiting already, {answers} more "
+                    f"are asked for, and {self._max_in_flight} is the limit: try again shortly.",
                     retry_after=1,
                 )
             self._in_flight += answers

@@ -81,6 +81,17 @@ class InputProcessor:
             token_ids += self._encode_following(piece)
         return tuple(token_ids)
 
+    def unread_in_chat(
+        self,
+        messages: ChatMessages,
+        *,
+        template_kwargs: Mapping[str, Any] | None = None,
+        template: str | None = None,
+    ) -> tuple[str, ...]:
+        """Names of what was given to ``render_chat`` and changes nothing, since the template
+        never looks at it."""
+        return self._template.unread(messages, template_kwargs, template)
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Token ids of a text.
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from soup_engine.errors import SoupError
+from soup_engine.export.priority import take_lowest_priority
 from soup_engine.export.request import ExportRequest
 
 REPORT_PERIOD_S = 0.1
-LOWEST_PRIORITY = 19
 
 
 class PipeReport:
@@ -80,8 +80,7 @@ def main() -> int:
     os.dup2(2, 1)
     # Ctrl-C reaches the parent, which then says what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(os, "setpriority"):
-        os.setpriority(os.PRIO_PROCESS, 0, LOWEST_PRIORITY)
+    take_lowest_priority()
     task = json.loads(_read_line())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     report = PipeReport(out)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from soup_engine.adapters.base_check import BaseModule, ModuleKind
@@ -32,15 +33,21 @@ EXPERTS = "experts"
 PLAIN_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def describe_modules(model: nn.Module) -> Mapping[str, BaseModule]:
+def describe_modules(model: PreTrainedModel) -> Mapping[str, BaseModule]:
     """The modules of a model before anything about it is changed, by name."""
     holders: defaultdict[int, int] = defaultdict(int)
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             holders[id(parameter)] += 1
+    head = model.get_output_embeddings()
     return MappingProxyType(
         {
-            name: _describe(name, module, tied=any(holders[id(p)] > 1 for p in _own(module)))
+            name: _describe(
+                name,
+                module,
+                tied=any(holders[id(p)] > 1 for p in _own(module)),
+                head=module is head,
+            )
             for name, module in model.named_modules()
             if name
         }
@@ -209,7 +216,7 @@ def _find_places(model: nn.Module) -> dict[str, _Place]:
     return places
 
 
-def _describe(name: str, module: nn.Module, *, tied: bool) -> BaseModule:
+def _describe(name: str, module: nn.Module, *, tied: bool, head: bool) -> BaseModule:
     kind = _kind(name, module)
     parameters = {own: tuple(p.shape) for own, p in module.named_parameters(recurse=False)}
     in_features = out_features = 0
@@ -226,6 +233,7 @@ def _describe(name: str, module: nn.Module, *, tied: bool) -> BaseModule:
         in_features=in_features,
         out_features=out_features,
         tied=tied,
+        head=head,
         parameters=MappingProxyType(parameters),
     )
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import copy
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.utils import logging as huggingface_logging
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -23,7 +25,6 @@ from transformers.utils import logging as transformers_logging
 from soup_engine.adapters.base_check import BaseModule
 from soup_engine.config import ModelConfig
 from soup_engine.errors import (
-    ConfigError,
     InsufficientMemoryError,
     ModelLoadError,
     ModelPathError,
@@ -35,15 +36,17 @@ from soup_engine.model.device import (
     available_memory,
     default_dtype,
     dtype_name,
+    in_gib,
     release_free_memory,
     resolve_device,
 )
 from soup_engine.model.fused_layers import fuse_layers
+from soup_engine.model.kv_cache import KVLayout
 from soup_engine.model.linear import can_pack, pack_linears, warm_up
+from soup_engine.model.location import Progress, find_model
 from soup_engine.model.model_input import padded_length
 from soup_engine.model.probe import Probe
-
-Progress = Callable[[str, float | None], None]
+from soup_engine.user_paths import is_file
 
 WARM_UP_TOKENS = 256
 WARM_UP_SAMPLES = 16
@@ -53,11 +56,27 @@ _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Rotary embeddings whose frequencies follow the longest row of a batch."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOutline:
+    """What is known of a model without its weights.
+
+    Attributes:
+        context_limit: most tokens a sequence may have by the model's own account.
+        layout: shapes of keys and values; ``None`` where only the weights will tell.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    context_limit: int
+    layout: KVLayout | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
     """A model that passed the probe, with its tokenizer.
 
     Attributes:
+        base_name: what adapters that were trained for it call it.
         context_limit: most tokens a sequence may have by the model's own account.
         eos_token_ids: tokens that end an answer.
         notes: what people should know (printed at start, shown in ``/health``).
@@ -67,6 +86,7 @@ class LoadedModel:
     model: CausalLM
     tokenizer: PreTrainedTokenizerBase
     source: str
+    base_name: str
     context_limit: int
     eos_token_ids: frozenset[int]
     num_parameters: int
@@ -75,9 +95,25 @@ class LoadedModel:
     notes: tuple[str, ...] = field(default=())
     base_modules: Mapping[str, BaseModule] = field(default_factory=dict)
 
+    @property
+    def outline(self) -> ModelOutline:
+        return ModelOutline(
+            device=self.model.device,
+            dtype=self.model.dtype,
+            context_limit=self.context_limit,
+            layout=self.model.layout,
+        )
 
-def load_model(config: ModelConfig, progress: Progress) -> LoadedModel:
+
+def load_model(
+    config: ModelConfig,
+    progress: Progress,
+    check: Callable[[ModelOutline], None] = lambda _outline: None,
+) -> LoadedModel:
     """Load a model, or an adapter merged into its base.
+
+    Args:
+        check: called before the weights are read; what it raises ends the load.
 
     Raises:
         ModelPathError: nothing is there, or it is neither a model nor an adapter.
@@ -87,47 +123,40 @@ def load_model(config: ModelConfig, progress: Progress) -> LoadedModel:
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     device = resolve_device(config.device)
-    adapter = _adapter_base(config)
-    base = config.path if adapter is None else adapter
+    huggingface_logging.set_verbosity_error()
+    location = find_model(config, progress)
+    base = location.base
     progress(f"reading the configuration of {base}", None)
     model_config = _read_config(base, config.trust_remote_code)
     _refuse_encoder_decoder(model_config)
     dtype = default_dtype(device) if config.dtype is None else getattr(torch, config.dtype)
     _check_memory(base, model_config, dtype, device)
+    limit, notes = _context_limit(model_config)
+    check(
+        ModelOutline(
+            device=device,
+            dtype=dtype,
+            context_limit=limit,
+            layout=_outlined_layout(model_config, dtype, config.trust_remote_code),
+        )
+    )
     progress(f"loading weights of {base}", None)
     model = _load_weights(base, model_config, dtype, device, config.trust_remote_code)
-    if adapter is not None:
-        progress(f"merging adapter {config.path}", None)
-        model = _merge_adapter(model, config.path)
+    if location.adapter is not None:
+        progress(f"merging adapter {location.adapter}", None)
+        model = _merge_adapter(model, location.adapter)
     tokenizer = _load_tokenizer([config.path, base], config.trust_remote_code)
     model.eval().requires_grad_(False)
     num_parameters = model.num_parameters()
     base_modules = describe_modules(model)
     weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
-    progress("checking batched against plain answers", None)
-    causal_lm = CausalLM(model)
-    probe = Probe(causal_lm)
-    probe.check()
-    progress("laying out weights", None)
-    with torch.inference_mode():
-        changed = 0 if _quantized(model_config) else fuse_layers(model)
-        if can_pack(device, dtype) and not _quantized(model_config):
-            changed += pack_linears(model)
-            _unmap(model)
-        warm_up(
-            model,
-            {padded_length(rows) for rows in range(1, WARM_UP_TOKENS + 1)},
-            model.get_output_embeddings(),
-            range(1, WARM_UP_SAMPLES + 1),
-        )
-    if changed:
-        probe.check()
+    causal_lm = _arranged(model, model_config, progress)
     release_free_memory()
-    limit, notes = _context_limit(model_config)
     return LoadedModel(
         model=causal_lm,
         tokenizer=tokenizer,
         source=config.path,
+        base_name=location.name,
         context_limit=limit,
         eos_token_ids=_eos_token_ids(model, tokenizer),
         num_parameters=num_parameters,
@@ -138,46 +167,11 @@ def load_model(config: ModelConfig, progress: Progress) -> LoadedModel:
     )
 
 
-def _adapter_base(config: ModelConfig) -> str | None:
-    """The base of the adapter that ``config.path`` is, or ``None`` when it is a model."""
-    folder = Path(config.path)
-    described = folder / "adapter_config.json"
-    if not described.is_file():
-        if config.base is not None:
-            raise ConfigError(
-                f"--base goes with a LoRA adapter, and {config.path} has no adapter_config.json.",
-                param="base",
-            )
-        return None
-    if not (folder / "adapter_model.safetensors").is_file():
-        raise ModelPathError(
-            f"{config.path} has no adapter_model.safetensors; other weight files are not read."
-        )
-    if config.base is not None:
-        return config.base
-    try:
-        base = json.loads(described.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (ValueError, AttributeError) as error:
-        raise ModelLoadError(f"{described} is not a valid adapter configuration.") from error
-    if not isinstance(base, str) or not base:
-        raise ModelLoadError(f"{described} names no base model; give it with --base.")
-    return base
-
-
 def _read_config(base: str, trust_remote_code: bool) -> PreTrainedConfig:
-    folder = Path(base)
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise ModelPathError(f"{base} has no config.json, so it is not a transformers model.")
-    if folder.is_file():
-        raise ModelPathError(f"{base} is a file; give the folder of a transformers model.")
-    if not folder.exists() and (folder.is_absolute() or base.startswith((".", "~"))):
-        raise ModelPathError(f"There is no folder {base}.")
     try:
         return AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
     except OSError as error:
-        raise ModelPathError(
-            f"There is no folder {base}, and it could not be fetched from the hub under that name."
-        ) from error
+        raise ModelPathError(f"The configuration of {base} cannot be read.") from error
     except ValueError as error:
         if "trust_remote_code" in str(error):
             raise UnsupportedModelError(
@@ -186,6 +180,21 @@ def _read_config(base: str, trust_remote_code: bool) -> PreTrainedConfig:
         raise UnsupportedModelError(
             f"This release of transformers does not know the architecture of {base}."
         ) from error
+
+
+def _outlined_layout(
+    config: PreTrainedConfig, dtype: torch.dtype, trust_remote_code: bool
+) -> KVLayout | None:
+    """The shapes that a model without weights shows; not every model runs that way."""
+    try:
+        with torch.device("meta"):
+            # A copy: the way of attention that is set on a model is kept in its configuration.
+            model = AutoModelForCausalLM.from_config(
+                copy.deepcopy(config), dtype=dtype, trust_remote_code=trust_remote_code
+            )
+        return CausalLM(model.eval()).layout
+    except (UnsupportedModelError, RuntimeError, ValueError, ImportError):
+        return None
 
 
 def _refuse_encoder_decoder(config: PreTrainedConfig) -> None:
@@ -213,8 +222,8 @@ def _check_memory(
     free = available_memory(device)
     if stored > free:
         raise InsufficientMemoryError(
-            f"The weights of {base} take {stored / 1e9:.1f} GB as {dtype_name(dtype)} and {device} "
-            f"has {free / 1e9:.1f} GB free; a smaller dtype or model would fit."
+            f"The weights of {base} take {in_gib(stored)} as {dtype_name(dtype)} and {device} has "
+            f"{in_gib(free)} free; a smaller dtype or model would fit."
         )
 
 
@@ -244,6 +253,33 @@ def _load_weights(
         raise ModelLoadError(f"The weights of {base} could not be loaded: {reason}") from error
 
 
+def _arranged(
+    model: PreTrainedModel, model_config: PreTrainedConfig, progress: Progress
+) -> CausalLM:
+    """The model as the engine runs it: probed, laid out for its device, and, if that changed
+    anything, probed again."""
+    progress("checking batched against plain answers", None)
+    causal_lm = CausalLM(model)
+    probe = Probe(causal_lm)
+    probe.check()
+    progress("laying out weights", None)
+    quantized = _quantized(model_config)
+    with torch.inference_mode():
+        changed = 0 if quantized else fuse_layers(model)
+        if can_pack(causal_lm.device, causal_lm.dtype) and not quantized:
+            changed += pack_linears(model)
+            _unmap(model)
+        warm_up(
+            model,
+            {padded_length(rows) for rows in range(1, WARM_UP_TOKENS + 1)},
+            model.get_output_embeddings(),
+            range(1, WARM_UP_SAMPLES + 1),
+        )
+    if changed:
+        probe.check()
+    return causal_lm
+
+
 def _unmap(model: PreTrainedModel) -> None:
     """Copy the parameters that were not packed out of the mapped weight files: what maps one
     tensor of a file keeps all of it in memory."""
@@ -255,8 +291,11 @@ def _merge_adapter(model: PreTrainedModel, path: str) -> PreTrainedModel:
     from peft import PeftModel
 
     try:
-        wrapped = PeftModel.from_pretrained(model, path)
-        return wrapped.merge_and_unload()
+        with warnings.catch_warnings():
+            # About what PEFT itself calls by an old name.
+            warnings.simplefilter("ignore", FutureWarning)
+            wrapped = PeftModel.from_pretrained(model, path)
+            return wrapped.merge_and_unload()
     except (OSError, KeyError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelLoadError(f"The adapter {path} does not fit its base: {reason}") from error
@@ -265,7 +304,7 @@ def _merge_adapter(model: PreTrainedModel, path: str) -> PreTrainedModel:
 def _load_tokenizer(paths: list[str], trust_remote_code: bool) -> PreTrainedTokenizerBase:
     """The adapter's own tokenizer when it has one, else the base's."""
     for path in paths:
-        if path != paths[-1] and not (Path(path) / "tokenizer_config.json").is_file():
+        if path != paths[-1] and not is_file(Path(path) / "tokenizer_config.json"):
             continue
         try:
             return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)

@@ -11,6 +11,7 @@ import uvicorn
 
 from soup_engine.errors import CannotRunError
 from soup_engine.server.app import create_app
+from soup_engine.server.http_protocol import JSONErrorProtocol
 from soup_engine.server.sockets import Listener
 from soup_engine.server.state import ServerState
 
@@ -45,6 +46,7 @@ class BackgroundServer:
             uvicorn.Config(
                 create_app(state),
                 loop="asyncio",
+                http=JSONErrorProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -22,6 +22,7 @@ from soup_engine.errors import (
     InvalidValueError,
     NotFoundError,
     QueueFullError,
+    RequestAbortedError,
     RequestError,
     SoupError,
 )
@@ -65,6 +66,9 @@ def error_response(error: SoupError) -> JSONResponse:
         headers["retry-after"] = str(max(1, error.retry_after))
     if isinstance(error, AuthenticationError):
         headers["www-authenticate"] = "Bearer"
+    if isinstance(error, RequestAbortedError):
+        # The official clients would send it again otherwise, and it was ended on purpose.
+        headers["x-should-retry"] = "false"
     return JSONResponse(error_body(error), status_code=error.status, headers=headers)
 
 

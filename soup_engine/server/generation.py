@@ -11,7 +11,12 @@ from starlette.types import Receive
 
 from soup_engine.adapters.records import AdapterLease
 from soup_engine.backends.base import Backend
-from soup_engine.errors import EngineStepError, EngineStoppedError, SoupError
+from soup_engine.errors import (
+    EngineStepError,
+    EngineStoppedError,
+    RequestAbortedError,
+    SoupError,
+)
 from soup_engine.messages import (
     DraftCounts,
     FinishReason,
@@ -107,6 +112,9 @@ class Generation:
         self._drafts.append(output.drafts)
         if output.usage is not None:
             self._usages[output.request_id][output.index] = output.usage
+        if output.finish_reason is FinishReason.ABORT:
+            # No API of ours has such a finish reason, and the answer is not a whole one.
+            raise RequestAbortedError("The request was ended by an administrator of the server.")
         if output.finish_reason is FinishReason.ERROR:
             raise output.error or EngineStepError("The engine failed to complete the answer.")
 

@@ -22,7 +22,8 @@ from soup_engine.errors import ForbiddenError
 from soup_engine.server.errors import error_response
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-ALLOWED_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
+ALLOWED_METHODS = "GET, POST, DELETE"
+"""Those of the routes; browsers ask about neither HEAD nor OPTIONS."""
 EXPOSED_HEADERS = "retry-after, x-request-id, x-soup-ignored-fields"
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
 

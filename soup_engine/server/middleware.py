@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from soup_engine.errors import EngineStoppedError
 from soup_engine.server.errors import error_response, unhandled
 
 access_logger = logging.getLogger("soup_engine.server.access")
@@ -44,7 +46,12 @@ class AccessLog:
 
 class ErrorBoundary:
     """ASGI middleware: an exception that nobody foresaw is logged under an id and answered with
-    a 500 that names it. It stands inside the guard, so that this answer has CORS headers too."""
+    a 500 that names it. It stands inside the guard, so that this answer has CORS headers too.
+
+    A request that is cancelled, which is done when the server has waited for it long enough at
+    its end, is answered with an error as well. One whose answer has begun is cut off: its client
+    reads nothing, or it would have ended.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -61,6 +68,10 @@ class ErrorBoundary:
             await self.app(scope, receive, remember_start)
         except ClientDisconnect:
             return  # it left while it was still sending: nobody waits for an answer
+        except asyncio.CancelledError:
+            if not started:
+                stopped = EngineStoppedError("The server shut down before it could answer.")
+                await error_response(stopped)(scope, receive, send)
         except Exception as error:
             failure = unhandled(error)
             if started:

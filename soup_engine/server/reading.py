@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -11,7 +11,7 @@ from fastapi import Request
 
 from soup_engine.server.body import parse_object, read_body
 from soup_engine.server.protocol.chat import ChatFields
-from soup_engine.server.protocol.fields import RequestBody, ignored_fields, parse_body
+from soup_engine.server.protocol.fields import RequestBody, ignored_fields, parse_body, plain_name
 from soup_engine.server.state import ServerState
 
 BodyT = TypeVar("BodyT", bound=RequestBody)
@@ -27,9 +27,10 @@ async def read_as(model: type[BodyT], request: Request, state: ServerState) -> B
     return parse_body(model, parse_object(await read_body(request, state.config.max_body_bytes)))
 
 
-def ignored_header(body: RequestBody) -> dict[str, str]:
-    """The header that lists the fields nobody here knows; empty when there are none."""
-    names = ignored_fields(body)
+def ignored_header(body: RequestBody, unread: Sequence[str] = ()) -> dict[str, str]:
+    """The header that lists the fields nobody here knows, and those that the chat template does
+    not read; empty when there are none."""
+    names = (*ignored_fields(body), *map(plain_name, unread))
     return {"x-soup-ignored-fields": ", ".join(names)} if names else {}
 
 
@@ -66,4 +67,13 @@ async def chat_tokens(
         continue_final_message=bool(body.continue_final_message),
         template_kwargs=body.chat_template_kwargs,
         template=template,
+    )
+
+
+def unread_in_chat(
+    state: ServerState, body: ChatFields, *, template: str | None = None
+) -> tuple[str, ...]:
+    """Names of what a chat holds for its template, which does not read it."""
+    return state.backend.text.unread_in_chat(
+        body.template_messages(), template_kwargs=body.chat_template_kwargs, template=template
     )

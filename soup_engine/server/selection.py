@@ -81,13 +81,7 @@ def check_served(state: ServerState, name: str | None) -> None:
         ModelNotFoundError
     """
     if name is not None and all(name != card.name for card in served_models(state)):
-        raise no_such_model()
-
-
-def no_such_model() -> ModelNotFoundError:
-    return ModelNotFoundError(
-        "There is no such model here; GET /v1/models lists them.", param="model"
-    )
+        raise ModelNotFoundError
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,8 +123,13 @@ def _open_unix(path: Path) -> Listener:
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise AddressInUseError(f"{path} is in use.", param="uds") from None
-        reason = error.strerror or "the path is too long for a socket"
-        raise CannotRunError(f"{path} cannot be listened on: {reason}.", param="uds") from None
+        if error.errno in (None, errno.ENAMETOOLONG):
+            raise ConfigError(f"{path} is too long for a socket.", param="uds") from None
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise ConfigError(f"{path.parent} is not a folder.", param="uds") from None
+        raise CannotRunError(
+            f"{path} cannot be listened on: {error.strerror}.", param="uds"
+        ) from None
     finally:
         os.umask(umask)
     sock.listen(BACKLOG)
@@ -139,9 +144,11 @@ def _remove_stale(path: Path) -> None:
     """
     try:
         mode = path.lstat().st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(f"{path} is too long for a socket.", param="uds") from None
         raise CannotRunError(f"{path} cannot be looked at: {error.strerror}.") from None
     if not stat.S_ISSOCK(mode):
         raise AddressInUseError(

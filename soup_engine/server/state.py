@@ -17,6 +17,7 @@ from soup_engine.errors import EngineStoppedError
 from soup_engine.export.jobs import ExportJobs
 from soup_engine.export.paths import ExportPaths
 from soup_engine.logs import LogBuffer
+from soup_engine.user_paths import is_folder
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class ServerState:
         """Exports read what adapters are loaded from, and the model; they write under the working
         directory."""
         model = Path(self.backend.model.source)
-        return ExportPaths(self.adapters.roots, [model] if model.is_dir() else [], Path.cwd())
+        return ExportPaths(self.adapters.roots, [model] if is_folder(model) else [], Path.cwd())
 
     def check_accepts(self) -> None:
         """Raises EngineStoppedError: the server is on its way down."""

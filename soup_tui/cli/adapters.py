@@ -9,6 +9,7 @@ from urllib.parse import quote
 import typer
 
 from soup_engine.errors import ConfigError
+from soup_engine.user_paths import is_folder
 from soup_tui.cli.asking import DEFAULT_URL, AdminKey, Url, ask
 from soup_tui.cli.options import HelpOption, show_help_without_command
 from soup_tui.cli.table import aligned
@@ -58,7 +59,7 @@ def load(
 ) -> None:
     """Load an adapter from a folder."""
     # The server may run in another working directory, or on another machine.
-    folder = str(Path(path).absolute()) if Path(path).is_dir() else path
+    folder = str(Path(path).absolute()) if is_folder(path) else path
     body = {"lora_name": name, "lora_path": folder, "load_inplace": replace}
     print(plain(ask(url, admin_key, "POST", "/v1/load_lora_adapter", body).text))
 

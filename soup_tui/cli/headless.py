@@ -47,7 +47,7 @@ def farewell(runtime: Runtime, log_file: Path | None) -> str:
     """Where the server is, and how to come back to it."""
     about = f"process {os.getpid()}" + (f", log {log_file}" if log_file is not None else "")
     return plain(
-        f"{runtime.backend.model.name} is served on at {runtime.address} ({about})."
+        f"{runtime.backend.model.name} goes on being served at {runtime.address} ({about})."
         f" soup tui --attach comes back to it, kill {os.getpid()} stops it."
     )
 

@@ -26,7 +26,8 @@ from soup_tui.cli import (
     tui,
 )
 from soup_tui.cli.options import HelpOption, settings_command, show_help_without_command, spread
-from soup_tui.config_sources import DEBUG_VARIABLE
+from soup_tui.config_sources import DEBUG_VARIABLE, unknown_variables
+from soup_tui.formatting import plain
 
 _INTERRUPTED = 130
 """As a shell has it for a program that SIGINT ended."""
@@ -68,6 +69,9 @@ def _soup(
     ] = False,
     _help: HelpOption = False,
 ) -> None:
+    if context.invoked_subcommand is not None:
+        for sentence in unknown_variables(os.environ):
+            print(f"soup: {plain(sentence)}", file=sys.stderr)
     show_help_without_command(context)
 
 

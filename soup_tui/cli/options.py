@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-import sys
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from soup_tui.config import ANY_RUNNING, Settings, table
-from soup_tui.config_sources import option_name, resolve, unknown_variables
+from soup_tui.config_sources import option_name, resolve
 from soup_tui.setting import BOOLEAN, SIZE, Setting
 
 _ATTACH = option_name("attach")
@@ -50,8 +49,6 @@ def settings_command(name: str, run: Callable[[Settings], int]) -> Callable[...,
     def command(**options: Any) -> int:
         config_file: Path | None = options.pop("config")
         settings = resolve(options, os.environ, config_file)
-        for variable in unknown_variables(os.environ):
-            print(f"soup: the variable {variable} sets nothing.", file=sys.stderr)
         return run(settings)
 
     parameters = [_parameter(key, about) for key, about in table() if name in about.commands]

@@ -150,7 +150,7 @@ def ignored_fields(body: BaseModel) -> tuple[str, ...]:
 
 def _collect_extra(body: BaseModel, prefix: str, found: dict[str, None]) -> None:
     for name in body.model_extra or ():
-        found[_plain(prefix + name)] = None
+        found[plain_name(prefix + name)] = None
     for name in type(body).model_fields:
         value = getattr(body, name)
         for item in value if isinstance(value, (list, tuple)) else (value,):
@@ -158,6 +158,7 @@ def _collect_extra(body: BaseModel, prefix: str, found: dict[str, None]) -> None
                 _collect_extra(item, f"{prefix}{name}.", found)
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """A field's name, fit for a header: short, and of plain characters only."""
     kept = (char if char.isascii() and (char.isalnum() or char in "_-.") else "?" for char in name)
     return "".join(kept)[:_MAX_IGNORED_NAME]

@@ -46,7 +46,7 @@ async def list_requests(state: State) -> dict[str, Any]:
 
 @router.delete("/v1/requests/{request_id}")
 async def abort_request(request_id: str, state: State) -> dict[str, Any]:
-    """End a request; its client gets what there is so far, with ``finish_reason: abort``.
+    """End a request; its client gets an error, in a stream after what there is so far.
 
     Raises:
         RequestNotFoundError: none of this id is in flight.
@@ -54,7 +54,7 @@ async def abort_request(request_id: str, state: State) -> dict[str, Any]:
     if not state.backend.abort(request_id):
         raise RequestNotFoundError("No request of this id is in flight.", param="request_id")
     logger.info("a request was aborted by an administrator", extra={"request_id": request_id})
-    return {"id": request_id, "object": "request", "aborted": True}
+    return {"request_id": request_id, "object": "request", "aborted": True}
 
 
 @router.get("/v1/logs")

@@ -18,7 +18,13 @@ from soup_engine.server.protocol.answers import AnswerFormat, ChatFormat, Comple
 from soup_engine.server.protocol.chat import ChatCompletionBody
 from soup_engine.server.protocol.completions import CompletionBody, Prompt
 from soup_engine.server.protocol.generation import Envelope, GenerationBody, build_requests
-from soup_engine.server.reading import chat_tokens, ignored_header, read_as, tokenise
+from soup_engine.server.reading import (
+    chat_tokens,
+    ignored_header,
+    read_as,
+    tokenise,
+    unread_in_chat,
+)
 from soup_engine.server.selection import Selection, selected
 from soup_engine.server.state import ServerState, server_state
 
@@ -36,11 +42,12 @@ async def chat_completions(request: Request, state: State) -> Response:
         body.check(state.backend.model)
         with selected(state, body.adapter, body.model) as selection:
             prompts = [await chat_tokens(state, body, template=selection.chat_template)]
+            unread = unread_in_chat(state, body, template=selection.chat_template)
             envelope = _new_envelope("chatcmpl", selection)
             generation = await _begin(
                 state, body, prompts, envelope, selection, arrival_time, label="chat"
             )
-    return await _respond(request, state, body, ChatFormat, envelope, generation)
+    return await _respond(request, state, body, ChatFormat, envelope, generation, unread)
 
 
 @router.post("/v1/completions")
@@ -133,6 +140,7 @@ async def _respond(
     format_class: type[AnswerFormat],
     envelope: Envelope,
     generation: Generation,
+    unread: Sequence[str] = (),
 ) -> Response:
     answer_format = format_class(
         envelope,
@@ -145,7 +153,7 @@ async def _respond(
         answer_format,
         backend=state.backend,
         receive=request.receive,
-        headers={"x-request-id": envelope.request_id, **ignored_header(body)},
+        headers={"x-request-id": envelope.request_id, **ignored_header(body, unread)},
         stream=bool(body.stream),
         include_usage=body.include_usage,
     )

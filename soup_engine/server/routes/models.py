@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 
+from soup_engine.errors import ModelNotFoundError
 from soup_engine.server.auth import require_api_key
-from soup_engine.server.selection import ServedModel, no_such_model, served_models
+from soup_engine.server.selection import ServedModel, served_models
 from soup_engine.server.state import ServerState, server_state
 
 router = APIRouter(dependencies=[Depends(require_api_key)])
@@ -27,7 +28,7 @@ async def show_model(model_id: str, state: State) -> dict[str, Any]:
     for served in served_models(state):
         if served.name == model_id:
             return _card(state, served)
-    raise no_such_model()
+    raise ModelNotFoundError
 
 
 def _card(state: ServerState, served: ServedModel) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -16,7 +17,13 @@ from soup_engine.server.protocol.tokenize import (
     TokenizeChatBody,
     TokenizeTextBody,
 )
-from soup_engine.server.reading import chat_tokens, ignored_header, read_as, tokenise
+from soup_engine.server.reading import (
+    chat_tokens,
+    ignored_header,
+    read_as,
+    tokenise,
+    unread_in_chat,
+)
 from soup_engine.server.selection import check_served, selected
 from soup_engine.server.state import ServerState, server_state
 
@@ -34,7 +41,9 @@ async def tokenize(request: Request, state: State) -> JSONResponse:
         chat = parse_body(TokenizeChatBody, raw)
         with selected(state, None, chat.model) as selection:
             tokens = await chat_tokens(state, chat, template=selection.chat_template)
-        return _tokenized(state, chat, tokens, with_strings=bool(chat.return_token_strs))
+            unread = unread_in_chat(state, chat, template=selection.chat_template)
+        strings = bool(chat.return_token_strs)
+        return _tokenized(state, chat, tokens, with_strings=strings, unread=unread)
     text = parse_body(TokenizeTextBody, raw)
     check_served(state, text.model)
     special = text.add_special_tokens is not False
@@ -59,7 +68,12 @@ async def detokenize(request: Request, state: State) -> JSONResponse:
 
 
 def _tokenized(
-    state: ServerState, body: RequestBody, tokens: tuple[int, ...], *, with_strings: bool
+    state: ServerState,
+    body: RequestBody,
+    tokens: tuple[int, ...],
+    *,
+    with_strings: bool,
+    unread: Sequence[str] = (),
 ) -> JSONResponse:
     answer: dict[str, Any] = {
         "count": len(tokens),
@@ -67,4 +81,4 @@ def _tokenized(
         "tokens": list(tokens),
         "token_strs": state.backend.text.token_strings(tokens) if with_strings else None,
     }
-    return JSONResponse(answer, headers=ignored_header(body))
+    return JSONResponse(answer, headers=ignored_header(body, unread))

@@ -52,9 +52,7 @@ def rested(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "spoil", "sentence"),
     [
-        ("chat", lambda folder: folder.rename(folder.parent / "gone"), "not a folder"),
         ("chat", lambda folder: (folder / "adapter_config.json").unlink(), "no adapter_config"),
-        ("a..b", lambda _folder: None, "no name for an adapter"),
         ("fake-model", lambda _folder: None, "the name of the base model"),
     ],
 )
@@ -74,16 +72,23 @@ def test_settings_that_cannot_work_are_refused_before_the_model_is_loaded(tmp_pa
     damaged = tmp_path / "damaged.json"
     damaged.write_text("{")
     folder = save_adapter(tmp_path / "chat")
+    broken = save_adapter(tmp_path / "broken")
+    (broken / "adapter_model.safetensors").write_bytes(b"nothing")
     for config, error in (
         (AdapterConfig(folder=tmp_path / "none"), ConfigError),
         (AdapterConfig(state_file=damaged), StateFileError),
-        (AdapterConfig(state_file=tmp_path / "none" / "state.json"), StateFileError),
-        (AdapterConfig(at_start=(("a", folder), ("a", folder))), CannotRunError),
+        (AdapterConfig(state_file=tmp_path / "none" / "state.json"), ConfigError),
+        (AdapterConfig(at_start=(("a", folder), ("a", folder))), ConfigError),
+        (AdapterConfig(at_start=(("a..b", folder),)), ConfigError),
+        (AdapterConfig(at_start=(("broken", broken),)), CannotRunError),
+        (AdapterConfig(at_start=(("a", tmp_path / "none"),)), ConfigError),
+        (AdapterConfig(at_start=(("a", tmp_path / ("x" * 300)),)), ConfigError),
     ):
         runtime = serve(config)
+        stages: list[str] = []
         with pytest.raises(error):
-            runtime.start()
-        assert runtime.snapshot().state != "ready"
+            runtime.start(lambda stage, _share, into=stages: into.append(stage))
+        assert stages == []
     assert damaged.read_text() == "{"
 
 
@@ -122,19 +127,46 @@ def test_the_state_survives_a_restart(tmp_path: Path, caplog: pytest.LogCaptureF
     caplog.clear()
     with serve(config) as runtime, httpx.Client(base_url=runtime.address or "") as client:
         listed = client.get("/v1/adapters").json()
-        assert [a["name"] for a in listed["adapters"]] == ["start", "one"]
+        assert [a["name"] for a in listed["adapters"]] == ["start", "one", "two"]
+        assert listed["adapters"][2]["status"] == "failed"
+        assert listed["adapters"][2]["reason"].startswith("Its folder is gone")
         assert listed["active"] == "one"
-        assert listed["aliases"] == [{"alias": "prod", "target": "start", "history": ["one"]}]
+        assert listed["aliases"] == [
+            {"alias": "prod", "target": "start", "history": ["one"]},
+            {"alias": "lost", "target": "two", "history": []},
+        ]
         assert said(client) == "[one@1] Hello."
         warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
         assert any("'two' is not loaded again" in sentence for sentence in warnings)
-        assert any("'lost' is not set again" in sentence for sentence in warnings)
         assert client.post("/v1/adapters/rollback/prod").json()["target"] == "one"
         client.post("/v1/adapters/deactivate")
         body = {"lora_name": "one"}
         assert client.post("/v1/unload_lora_adapter", json=body).status_code == 200
     kept = json.loads(state.read_text())
-    assert (kept["adapters"], kept["active"]) == ([], None)
+    assert ([a["name"] for a in kept["adapters"]], kept["active"]) == (["two"], None)
+
+
+def test_what_is_missing_at_one_start_is_there_at_a_later_one(tmp_path: Path) -> None:
+    config = AdapterConfig(state_file=tmp_path / "state.json")
+    folder = save_adapter(tmp_path / "chat")
+    with serve(config) as runtime, httpx.Client(base_url=runtime.address or "") as client:
+        load(client, "chat", folder)
+        client.post("/v1/adapters/alias", json={"alias": "prod", "target": "chat"})
+        client.post("/v1/adapters/activate/chat")
+    away = folder.rename(tmp_path / "away")
+    with serve(config) as runtime, httpx.Client(base_url=runtime.address or "") as client:
+        load(client, "other", save_adapter(tmp_path / "other", seed=2))
+        assert said(client) == "Hello."
+        names = [card["id"] for card in client.get("/v1/models").json()["data"]]
+        assert names == ["fake-model", "other"]
+    away.rename(folder)
+    with serve(config) as runtime, httpx.Client(base_url=runtime.address or "") as client:
+        assert set(runtime.adapters.ready_names()) == {"chat", "other"}
+        assert said(client) == "[chat@1] Hello."
+        assert client.get("/v1/adapters/prod").json()["name"] == "chat"
+        assert client.post("/v1/unload_lora_adapter", json={"lora_name": "chat"}).is_success
+    kept = json.loads((tmp_path / "state.json").read_text())
+    assert ([a["name"] for a in kept["adapters"]], kept["active"]) == (["other"], None)
 
 
 def test_a_state_that_cannot_be_written_is_said(

@@ -277,7 +277,8 @@ def test_paths_are_contained(
         assert_error(load(ask, "bad", path), 403, "adapter_path_forbidden")
     (tmp_path / "inside").symlink_to(tmp_path / "adapters" / "poem")
     assert load(ask, "good", tmp_path / "inside").status_code == 200
-    assert_error(load(ask, "bad", tmp_path / "nothing"), 400, "adapter_invalid")
+    for path in (tmp_path / "nothing", tmp_path / ("x" * 300), tmp_path / ("y/" * 5000), "a\0b"):
+        assert_error(load(ask, "bad", path), 400, "adapter_invalid")
 
 
 def test_a_folder_given_at_start_may_be_loaded_again(
@@ -312,6 +313,15 @@ def test_aliases_and_rollback(ask: httpx.Client, assert_error: Callable[..., Any
     assert_error(load(ask, "prod", "adapters/poem"), 409, "adapter_conflict")
     taken = ask.post("/v1/adapters/alias", json={"alias": "chat", "target": "code"})
     assert_error(taken, 409, "adapter_conflict")
+    ask.post("/v1/unload_lora_adapter", json={"lora_name": "chat"})
+    assert "prod" not in [card["id"] for card in ask.get("/v1/models").json()["data"]]
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    refused = ask.post("/v1/chat/completions", json={**body, "model": "prod"})
+    unknown = ask.post("/v1/chat/completions", json={**body, "model": "none"})
+    assert assert_error(refused, 404, "model_not_found") == unknown.json()["error"]
+    assert ask.get("/v1/models/prod").json() == unknown.json()
+    gone = ask.post("/v1/chat/completions", json={**body, "adapter": "prod"})
+    assert "chat" not in assert_error(gone, 404, "adapter_not_found")["message"]
     assert ask.delete("/v1/adapters/alias/prod").json()["target"] is None
     assert_error(ask.delete("/v1/adapters/alias/prod"), 404, "adapter_not_found")
     assert ask.get("/v1/adapters").json()["aliases"] == []
@@ -333,7 +343,7 @@ def test_a_stream_keeps_its_revision_and_unload_waits_for_it(
             assert (shown["running"], shown["earlier_revisions"]) == (1, 1)
             removed = unload(client, "chat").text
             assert "takes no new requests" in removed
-            assert "1 request" in removed
+            assert "when its running request has ended" in removed
             assert client.get("/v1/adapters/chat").json()["status"] == "unloading"
             refused = client.post(CHAT, json={"messages": HELLO, "model": "chat"})
             assert refused.status_code == 404

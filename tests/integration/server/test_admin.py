@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -85,12 +86,32 @@ def test_requests_table_and_abort(
         path = f"{url}/v1/requests/{row['request_id']}"
         assert httpx.delete(path).json()["aborted"] is True
         text = response.read().decode()
-    assert '"finish_reason":"abort"' in text
+    assert '"abort"' not in text
+    assert '"code": "request_aborted"' in text
     assert text.endswith("data: [DONE]\n\n")
     assert_error(httpx.delete(path), 404, "request_not_found")
     assert httpx.get(f"{url}/v1/requests").json()["data"] == []
     assert runtime.snapshot().counters.disconnects == 0
     assert any(entry.request_id == row["request_id"] for entry in runtime.logs.entries())
+
+
+def test_an_aborted_answer_that_is_not_streamed_is_an_error(
+    start_server: Callable[..., Runtime],
+    hello: Any,
+    wait_until: Callable[..., None],
+    assert_error: Callable[..., Any],
+) -> None:
+    runtime = start_server(script=FakeScript(step_s=0.02))
+    url = f"{runtime.address}"
+    body = {"messages": hello, "ignore_eos": True, "max_tokens": 2_000}
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(httpx.post, f"{url}{PATH}", json=body, timeout=30)
+        wait_until(lambda: runtime.snapshot().running == 1)
+        (row,) = httpx.get(f"{url}/v1/requests").json()["data"]
+        httpx.delete(f"{url}/v1/requests/{row['request_id']}")
+        answer = asking.result(10)
+    assert_error(answer, 503, "request_aborted")
+    assert answer.headers["x-should-retry"] == "false"
 
 
 def test_snapshot_once_and_as_stream(start_server: Callable[..., Runtime], hello: Any) -> None:

@@ -243,6 +243,16 @@ def test_unknown_fields_are_listed(http: httpx.Client, hello: Any) -> None:
     assert "x-soup-ignored-fields" not in http.post(PATH, json={"messages": hello}).headers
 
 
+def test_what_the_template_does_not_read_is_listed(http: httpx.Client, hello: Any) -> None:
+    body = {
+        "messages": [{**hello[0], "name": "ann"}],
+        "chat_template_kwargs": {"greeting": "a", "mood": 1},
+    }
+    for path in (PATH, "/tokenize"):
+        listed = http.post(path, json=body).headers["x-soup-ignored-fields"]
+        assert listed == "chat_template_kwargs.mood, messages.name"
+
+
 def test_user_is_shown_with_the_request(
     start_server: Callable[..., Runtime], hello: Any, wait_until: Callable[..., None]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 from collections.abc import AsyncGenerator, Callable
@@ -292,7 +293,10 @@ def test_what_is_no_http_is_in_our_log(server: Runtime) -> None:
     assert port is not None
     with socket.create_connection(("127.0.0.1", port)) as raw:
         raw.sendall(b"\x16\x03\x01 not http\r\n\r\n")
-        assert b" 400 " in raw.recv(4_096)
+        head, _, body = raw.recv(4_096).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/json" in head
+    assert json.loads(body)["error"]["code"] == "invalid_request"
     assert any("Invalid HTTP request" in entry.message for entry in server.logs.entries())
 
 

@@ -19,7 +19,6 @@ from soup_engine.backends.fake_script import FakeScript
 from soup_engine.config import ServerConfig
 from soup_engine.errors import (
     AddressInUseError,
-    CannotRunError,
     ConfigError,
     EngineStoppedError,
     InsufficientMemoryError,
@@ -160,8 +159,8 @@ def test_unix_socket_where_something_else_lies(tmp_path: Path) -> None:
     with pytest.raises(AddressInUseError, match="no socket"):
         Runtime(FakeBackend(), ServerConfig(uds=file)).start()
     assert file.read_text() == "mine"
-    for path in (tmp_path / "missing" / "soup.sock", tmp_path / ("long" * 40)):
-        with pytest.raises(CannotRunError):
+    for path in (tmp_path / "missing" / "soup.sock", tmp_path / ("long" * 40), file / "soup.sock"):
+        with pytest.raises(ConfigError):
             Runtime(FakeBackend(), ServerConfig(uds=path)).start()
 
 

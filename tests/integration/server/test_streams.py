@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 from soup_engine.backends.fake_script import FakeScript
 from soup_engine.runtime import Runtime
+from soup_engine.server import background
 
 PATH = "/v1/chat/completions"
 ENDLESS = {"ignore_eos": True, "max_tokens": 3_000}
@@ -159,6 +161,24 @@ def test_drain_ends_what_takes_too_long_with_an_error_frame(
     assert json.loads(error.removeprefix("data: "))["error"]["code"] == "engine_stopped"
     assert done == "data: [DONE]"
     assert_error(whole[0], 503, "engine_stopped")
+
+
+def test_a_request_that_never_arrives_whole_is_answered_at_the_end(
+    start_server: Callable[..., Runtime],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(background, "FLUSH_TIMEOUT_S", 0.2)
+    runtime = start_server()
+    port = httpx.URL(runtime.address or "").port
+    with socket.create_connection(("127.0.0.1", port)) as raw:
+        raw.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+        time.sleep(0.2)
+        runtime.stop(0.0)
+        head, _, body = raw.recv(4_096).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(body)["error"]["code"] == "engine_stopped"
+    assert not any(record.exc_info for record in caplog.records)
 
 
 def test_a_client_that_does_not_read_does_not_hold_the_server(

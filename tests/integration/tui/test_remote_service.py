@@ -148,7 +148,9 @@ def test_ending_an_answer_from_here_and_from_there(
     assert row.label == "chat chat"
     assert service.abort(row.request_id)
     assert not service.abort("of-nobody")
-    assert read(stream)[1].finish_reason == "abort"
+    last = read(stream)[1]
+    assert last.finish_reason == "error"
+    assert "ended by an administrator" in (last.error or "")
 
 
 def test_adapters(service: RemoteService, runtime: Runtime, tmp_path: Path) -> None:

@@ -39,7 +39,14 @@ def write_adapter(
     folder: Path, tensors: Tensors | None = None, *, fill: int = 1, **config: Any
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8, **config}
+    settings = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": ["q_proj"],
+        **config,
+    }
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     content = safetensors_bytes(PLAIN if tensors is None else tensors, fill=fill)
     (folder / "adapter_model.safetensors").write_bytes(content)

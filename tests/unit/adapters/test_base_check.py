@@ -51,7 +51,7 @@ def test_shapes_and_kinds_that_differ_from_the_base(write_adapter, tmp_path, bas
 
     tokens = "base_model.model.model.embed_tokens"
     vocabulary = {f"{tokens}.lora_embedding_A": (4, 101), f"{tokens}.lora_embedding_B": (48, 4)}
-    spec = read_adapter(write_adapter(tmp_path / "b", vocabulary))
+    spec = read_adapter(write_adapter(tmp_path / "b", vocabulary, target_modules=["embed_tokens"]))
     assert misfit(spec, base).endswith("trained with another vocabulary.")
     resized = {**plain, f"{tokens}.weight": (101, 48)}
     spec = read_adapter(write_adapter(tmp_path / "c", resized))
@@ -79,3 +79,29 @@ def test_another_base_is_a_warning(write_adapter, tmp_path, base) -> None:
     (warning,) = check_against_base(spec, base, served="/models/model-b")
     assert "'org/model-a'" in warning
     assert "'/models/model-b'" in warning
+
+
+def test_tensors_and_named_modules_are_to_be_the_same(write_adapter, tmp_path, base, plain) -> None:
+    def spec(**config) -> AdapterSpec:
+        return read_adapter(write_adapter(tmp_path / "a", plain, **config))
+
+    other = "model.layers.1.self_attn.q_proj"
+    linear = base["model.layers.0.self_attn.q_proj"]
+    head = replace(linear, head=True)
+    two = {**base, other: linear, "lm_head": head}
+    assert f"names {other} of the base model, and the adapter holds no tensors" in misfit(
+        spec(), two
+    )
+    assert "holds no tensors" in misfit(spec(target_modules="all-linear"), two)
+    assert "holds tensors for model.layers.0.self_attn.q_proj, which" in misfit(
+        spec(target_modules=["k_proj"]), base
+    )
+    assert "has no target_modules" in misfit(spec(target_modules=None), base)
+    for names_the_first in (
+        {"layers_to_transform": 0},
+        {"layers_to_transform": [0, 7], "layers_pattern": ["blocks", "layers"]},
+        {"target_modules": ["q_proj", "lm_head"], "exclude_modules": r"lm_.*|.*\.1\..*"},
+        {"target_modules": r"model\.layers\.0\..*"},
+        {"target_modules": "all-linear", "exclude_modules": [other]},
+    ):
+        assert check_against_base(spec(**names_the_first), two) == ()

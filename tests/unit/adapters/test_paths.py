@@ -70,6 +70,9 @@ def test_what_is_no_folder_is_refused(places: Path) -> None:
     for path in ("a\0b", "~nobody-of-this-name/x"):
         with pytest.raises((AdapterInvalidError, AdapterPathError)):
             paths.resolve(path)
+    for path in (places / "allowed" / ("x" * 300), places / "allowed" / ("y/" * 5000)):
+        with pytest.raises(AdapterInvalidError, match="is not a folder"):
+            paths.resolve(path)
     (places / "allowed" / "loop").symlink_to("loop")
     with pytest.raises((AdapterInvalidError, AdapterPathError)):
         paths.resolve(places / "allowed" / "loop")

@@ -107,7 +107,7 @@ def test_order_of_selection(host: Host) -> None:
     assert unknown.value.param == "adapter"
     with pytest.raises(ModelNotFoundError) as unknown_model:
         used(None, "four")
-    assert unknown_model.value.message == "There is no such model here."
+    assert unknown_model.value.message == ModelNotFoundError().message
 
 
 def test_swap_is_a_new_revision_and_running_requests_keep_theirs(host: Host) -> None:
@@ -160,6 +160,9 @@ def test_unload_waits_for_running_requests_and_says_so(host: Host) -> None:
     leases = [host.registry.bind(None, "base") for _ in range(2)]
     view = host.registry.unload("chat")
     assert (view.status, view.running) == (AdapterStatus.UNLOADING, 2)
+    still = host.registry.view("chat")
+    assert (still.status, still.revision, still.rank) == (AdapterStatus.UNLOADING, 1, 4)
+    assert still.content_hash is not None
     assert host.registry.active is None
     assert host.registry.bind(None, "base") is None
     with pytest.raises(AdapterNotFoundError, match="is being unloaded"):

@@ -99,20 +99,6 @@ def test_bytes_that_are_no_text_and_a_folder_are_errors(path: Path) -> None:
         StateFile(path.parent)
 
 
-def test_missing_folders_are_reported_and_skipped(tmp_path: Path) -> None:
-    (tmp_path / "chat").mkdir()
-    state = SavedState(
-        adapters=(
-            SavedAdapter("chat", str(tmp_path / "chat")),
-            SavedAdapter("code", str(tmp_path / "code")),
-        )
-    )
-    found, missing = state.present()
-    assert [adapter.name for adapter in found] == ["chat"]
-    (sentence,) = missing
-    assert "'code' is not loaded again" in sentence
-
-
 def test_state_of_a_registry_is_what_was_loaded_at_run_time(write_adapter, tmp_path) -> None:
     registry = AdapterRegistry(["base"], on_free=lambda _weights: None)
     for index, (name, origin) in enumerate(
@@ -126,7 +112,8 @@ def test_state_of_a_registry_is_what_was_loaded_at_run_time(write_adapter, tmp_p
     registry.set_alias("prod", "a")
     registry.set_alias("prod", "b")
     registry.activate("c")
-    assert SavedState.of(registry) == SavedState(
+    state = SavedState.of(registry)
+    assert state == SavedState(
         adapters=(
             SavedAdapter("b", str(tmp_path / "b")),
             SavedAdapter("d", str(tmp_path / "d")),
@@ -134,3 +121,5 @@ def test_state_of_a_registry_is_what_was_loaded_at_run_time(write_adapter, tmp_p
         aliases=(AliasView("prod", "b", ("a",)),),
         active="c",
     )
+    waiting = SavedState.of(registry, ["e", "of-nobody"]).adapters
+    assert waiting == (*state.adapters, SavedAdapter("e", str(tmp_path / "e")))

@@ -141,7 +141,9 @@ def test_attach_goes_with_nothing_that_is_about_a_server_of_ones_own() -> None:
 
 def test_misspelt_variables_are_found() -> None:
     environment = {"SOUP_MODLE": "x", "SOUP_MODEL": "x", "SOUP_DEBUG": "1", "PATH": "/bin"}
-    assert unknown_variables(environment) == ["SOUP_MODLE"]
+    assert unknown_variables(environment) == [
+        "The variable SOUP_MODLE sets nothing; did you mean SOUP_MODEL?"
+    ]
 
 
 def test_every_setting_reaches_the_configuration() -> None:
@@ -203,8 +205,12 @@ def test_defaults_are_those_of_the_configuration() -> None:
 
 def test_every_setting_has_a_variable() -> None:
     for name, about in table():
-        by_kind = {"": "true", "NAME=PATH": "a=./a"}
-        value = about.choices[0] if about.choices else by_kind.get(about.kind.metavar, "8")
+        by_kind = {"": "true", "NAME=PATH": "a=./a", "DEVICE": "cpu"}
+        value = (
+            about.choices[0]
+            if about.choices
+            else by_kind.get(about.metavar, by_kind.get(about.kind.metavar, "8"))
+        )
         base = {} if name in ("model", "demo", "base", "attach") else {"model": "x"}
         if name == "base":
             base = {"model": "x"}

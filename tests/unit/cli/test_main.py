@@ -62,6 +62,14 @@ def test_help_names_every_option_with_its_default(command: str) -> None:
         (["serve", "--demo", "--config", "/none.toml"], "Cannot read /none.toml"),
         (["serve", "--demo", "--dashboard"], "--dashboard draws in a terminal"),
         (["tui", "--demo"], "soup tui needs a terminal"),
+        (["serve", "--demo", "--device", "foo"], "--device must be cuda, cuda:N, mps or cpu, not"),
+        (["serve", "--demo", "--host", "999.1.1.1"], "host '999.1.1.1' is no address"),
+        (["serve", "--demo", "--adapters", "a=/none"], "cannot be loaded from /none: that is not"),
+        (["serve", "--demo", "--adapters", "../x=/tmp"], "is no name for an adapter"),
+        (["serve", "--demo", "--adapter-dir", "/none"], "--adapter-dir: /none is not a folder."),
+        (["serve", "--demo", "--adapter-dir", "x" * 300], "is not a folder."),
+        (["serve", "--demo", "--state", "/none/s.json"], "--state: /none is not a folder."),
+        (["serve", "--demo", "--uds", "/none/s"], "/none is not a folder."),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], sentence: str) -> None:
@@ -88,8 +96,12 @@ def test_what_cannot_run_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
 
 
 def test_a_misspelt_variable_is_mentioned() -> None:
-    done = soup("serve", "--demo", "--dashboard", SOUP_PROT="1")
-    assert "soup: the variable SOUP_PROT sets nothing." in done.stderr
+    for command in (["serve", "--demo", "--dashboard"], ["adapters", "list", "--url", "x"]):
+        done = soup(*command, SOUP_PROT="1", SOUP_QQQ_ZZZ_XXX="1")
+        assert done.stderr.startswith(
+            "soup: The variable SOUP_PROT sets nothing; did you mean SOUP_PORT?\n"
+            "soup: The variable SOUP_QQQ_ZZZ_XXX sets nothing.\n"
+        )
 
 
 def test_tracebacks_only_when_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -138,13 +139,28 @@ def test_long_prompt_lengthens_decode_steps_by_the_stall_factor(decoding, add) -
         before = engine.now
         assert len(decodes(engine.step())) == 4
         durations.append(engine.now - before)
-    durations.sort()
-    assert durations[-1] <= 1.41 * DECODE_S
-    assert sum(durations) <= 1.05 * 2000 * TOKEN_S * 1.4 / 0.4
+    long = [number for number, duration in enumerate(durations) if duration > 1.41 * DECODE_S]
+    assert long[:2] == [0, 31]
+    assert all(later - earlier == 31 for earlier, later in pairwise(long))
+    assert max(durations) <= 4.01 * DECODE_S
+    # A step has 16 tokens by the usual factor, and 120 when it may be long.
+    assert len(durations) <= 1.05 * 2000 / (16 + (120 - 16) / 31)
+
+
+def test_a_short_prompt_now_and_then_is_computed_at_once(decoding, add) -> None:
+    engine = decoding(4)
+    add(engine, 4, 70)
+    assert tokens(engine.step())[4] == 70
+    add(engine, 5, 70)
+    assert tokens(engine.step())[5] == 16
+    for _ in range(40):
+        engine.step()
+    add(engine, 6, 70)
+    assert tokens(engine.step())[6] == 70
 
 
 def test_a_block_is_computed_however_little_the_stall_factor_allows(decoding, add) -> None:
-    engine = decoding(4, stall_factor=1.0)
+    engine = decoding(4, stall_factor=1.0, long_stall_factor=1.0)
     add(engine, 4, 100)
     assert tokens(engine.step())[4] == 16
 

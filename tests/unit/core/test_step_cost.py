@@ -27,6 +27,20 @@ def test_allowance_keeps_a_step_within_the_stall_factor() -> None:
     assert model.prefill_tokens_within(1.0, num_decodes=8) == 0
 
 
+def test_small_and_large_chunks_have_their_own_costs() -> None:
+    """10 ms for a chunk, and 0.5 ms for each of its tokens."""
+    model = StepCostModel()
+    for _ in range(30):
+        model.record(num_decodes=8, num_prefill_tokens=0, duration_s=0.040)
+        for tokens in (20, 200):
+            duration_s = 0.050 + 0.0005 * tokens
+            model.record(num_decodes=8, num_prefill_tokens=tokens, duration_s=duration_s)
+    assert model.prefill_tokens_within(1.501, num_decodes=8) == 20
+    assert model.prefill_tokens_within(3.751, num_decodes=8) == 200
+    # In between the small ones' cost counts, which errs on the side of short steps.
+    assert model.prefill_tokens_within(2.001, num_decodes=8) == 40
+
+
 def test_estimates_follow_a_slower_machine() -> None:
     model = StepCostModel()
     teach(model, decode_s=0.040, token_s=0.0005)

@@ -22,6 +22,7 @@ from soup_engine.errors import (
 )
 from soup_engine.export.jobs import ExportJobs
 from soup_engine.export.manifest import manifest_path
+from soup_engine.export.priority import LOWEST_PRIORITY
 from soup_engine.export.request import ExportRequest
 from soup_engine.export.state import ExportView, JobState
 from tests.support.export_sources import save_plain_adapter, save_plain_model
@@ -164,7 +165,10 @@ def test_a_worker_that_is_killed_fails_its_job_only(
     view = jobs.submit(merge_request(large_adapter, tmp_path / "merged"))
     until(jobs, view, lambda view: view.progress.bytes_done > 0)
     (worker,) = children_of(os.getpid())
-    assert os.getpriority(os.PRIO_PROCESS, worker) == 19
+    assert os.getpriority(os.PRIO_PROCESS, worker) == LOWEST_PRIORITY
+    autogroup = Path(f"/proc/{worker}/autogroup")
+    if autogroup.exists():
+        assert autogroup.read_text().endswith(f"nice {LOWEST_PRIORITY}\n")
     os.kill(worker, signal.SIGKILL)
     view = finished(jobs, view)
     assert view.state is JobState.FAILED
@@ -190,6 +194,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from soup_engine.export.jobs import ExportJobs
+from soup_engine.export.priority import LOWEST_PRIORITY
 from soup_engine.export.request import ExportRequest
 source, target = map(Path, sys.argv[1:])
 jobs = ExportJobs()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from soup_engine.adapters.peft_format import AdapterSpec
+from soup_engine.adapters.peft_targets import Targets
 from soup_engine.adapters.weights import SharedWeights
 from soup_engine.lora.host_adapter import HostAdapter
 from soup_engine.lora.residency import HostTier, SlotTable
@@ -47,6 +48,7 @@ def weights(number: int, content: bytes) -> SharedWeights:
         use_dora=False,
         use_rslora=False,
         fan_in_fan_out=False,
+        targets=Targets(),
     )
     return SharedWeights(number, spec)
 

@@ -189,7 +189,10 @@ def test_leaving_it_serving_gives_the_shell_back(
     terminal.child.send("l")
     code, rest = terminal.end()
     assert code == 0
-    assert f"fake-model is served on at {server['address']} (process {server['pid']}, log" in rest
+    assert (
+        f"fake-model goes on being served at {server['address']} (process {server['pid']}, log"
+        in rest
+    )
     assert "soup tui --attach comes back to it" in rest
     asking.join()
     assert answers[0].json()["usage"]["completion_tokens"] == 200

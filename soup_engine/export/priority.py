@@ -1,0 +1,24 @@
+"""A process that gives way to all others."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+LOWEST_PRIORITY = 19
+_AUTOGROUP = Path("/proc/self/autogroup")
+
+
+def take_lowest_priority() -> None:
+    """Give this process, and what it will start, the lowest priority.
+
+    Where Linux schedules by autogroup, processor time is shared out between sessions first, and a
+    nice value counts within its own only (sched(7)): beside a server in another session it would
+    change nothing. So the session gets the lowest priority, too; this process should lead it.
+    """
+    if hasattr(os, "setpriority"):
+        os.setpriority(os.PRIO_PROCESS, 0, LOWEST_PRIORITY)
+    # A kernel without autogroups has no such file, and one that was told to may refuse.
+    with suppress(OSError):
+        _AUTOGROUP.write_text(str(LOWEST_PRIORITY))
