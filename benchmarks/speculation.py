@@ -2,7 +2,8 @@
 
 One server of this program is switched between plain decoding and drafts from round to round, so
 both are measured in the same process. vLLM runs twice, with and without speculation, and has the
-machine while the other is stopped. Ratios are of tokens a second, drafts over plain.
+machine while the other is stopped. Ratios are of tokens a second while all streams are busy, drafts
+over plain.
 
 workloads:
   copy   greedy answers that repeat a passage of their prompt, at one stream
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from benchmarks.answers import RequestResult
 from benchmarks.client import Endpoint
 from benchmarks.command_line import (
     LOGS,
@@ -38,7 +40,7 @@ from benchmarks.command_line import (
 from benchmarks.environments import ensure, python_in
 from benchmarks.errors import BenchmarkError
 from benchmarks.fleet import RunningServer, Start, fleet, progress
-from benchmarks.load import LoadSummary, closed_loop
+from benchmarks.load import closed_loop
 from benchmarks.prompts import PromptMaker
 from benchmarks.report import Goal, ratio_text, write_json
 from benchmarks.servers import Server, Settings, Soup, Vllm
@@ -132,9 +134,33 @@ def prompts_for(workload: Workload, prompts: PromptMaker, number: int) -> list[s
     ]
 
 
+def busy_rate(results: Sequence[RequestResult], streams: int) -> float:
+    """Tokens a second while all streams were busy.
+
+    Answers that are drafted for end at different times, so in the end a part of the streams is
+    idle for longer than without drafts: that is the end of the load and not its speed. A token
+    counts by when its text came; events that carry several share them out evenly.
+    """
+    started = min(result.started for result in results)
+    until = sorted(result.finished for result in results)[-streams]
+    tokens = sum(
+        result.output_tokens
+        * sum(time <= until for time in result.text_times)
+        / len(result.text_times)
+        for result in results
+        if result.text_times
+    )
+    return tokens / (until - started)
+
+
 async def measure(
     endpoint: Endpoint, workload: Workload, prompts: PromptMaker, number: int
-) -> LoadSummary:
+) -> float:
+    """Tokens a second.
+
+    Raises:
+        BenchmarkError: an answer failed.
+    """
     body = {**endpoint.common_body, "temperature": workload.temperature}
     load = await closed_loop(
         replace(endpoint, common_body=body),
@@ -143,10 +169,10 @@ async def measure(
         max_tokens=workload.max_tokens,
         count_tokens=prompts.count_tokens,
     )
-    summary = load.summary()
-    if summary.error is not None:
-        raise BenchmarkError(f"an answer failed: {summary.error}")
-    return summary
+    errors = [result.error for result in load.results if result.error is not None]
+    if errors:
+        raise BenchmarkError(f"an answer failed: {errors[0]}")
+    return busy_rate(load.results, workload.streams)
 
 
 def ask(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -198,8 +224,8 @@ async def measure_soup(
             with drafting(server, config):
                 assisted = await measure(server.endpoint, workload, prompts, number)
             after = counted(server.endpoint)
-            measured.plain.append(plain.tokens_per_s)
-            measured.drafts.append(assisted.tokens_per_s)
+            measured.plain.append(plain)
+            measured.drafts.append(assisted)
             measured.drafted += after[0] - before[0]
             measured.accepted += after[1] - before[1]
     return measured
@@ -213,8 +239,7 @@ async def measure_vllm(
         progress(f"  vllm, {workload.name} at {workload.streams}, round {number + 1}")
         for name, figures in (("vllm", measured.plain), ("vllm-ngram", measured.drafts)):
             with running[name].awake() as server:
-                summary = await measure(server.endpoint, workload, prompts, number)
-            figures.append(summary.tokens_per_s)
+                figures.append(await measure(server.endpoint, workload, prompts, number))
     return measured
 
 

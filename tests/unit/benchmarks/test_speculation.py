@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks.answers import RequestResult
 from benchmarks.servers import Settings
 from benchmarks.speculation import (
     CHAT_GOAL,
     COPY_GOAL,
     Measured,
     VllmNgram,
+    busy_rate,
     goals,
     parser,
     starts_of,
@@ -21,6 +23,17 @@ def test_what_is_measured() -> None:
     asked = [(w.name, w.streams, w.goal) for w in workloads(quick=False)]
     assert asked == [("copy", 1, COPY_GOAL), ("chat", 1, CHAT_GOAL), ("chat", 16, CHAT_GOAL)]
     assert all(w.requests >= w.streams for w in workloads(quick=False))
+
+
+def test_only_the_time_with_all_streams_busy_counts() -> None:
+    def answer(started: float, times: tuple[float, ...]) -> RequestResult:
+        return RequestResult(started, times[-1], times, 5, 2 * len(times))
+
+    short = [answer(0.0, (1.0, 2.0)), answer(2.0, (3.0, 4.0))]
+    long = answer(0.0, (2.0, 4.0, 6.0, 8.0))
+    # The second stream has nothing more to do from 4.0 on; half of the long answer is there.
+    assert busy_rate([*short, long], 2) == (4 + 4 + 4) / 4.0
+    assert busy_rate([long], 1) == 8 / 8.0
 
 
 def test_rows_and_goals() -> None:
