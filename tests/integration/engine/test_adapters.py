@@ -292,7 +292,7 @@ def test_rows_on_different_adapters_with_drafts(
     rig.check()
     view = rig.engine.speculation.view()
     assert {item.adapter for item in view.adapters} == {None, *kinds(family)}
-    assert sum(item.counts.accepted > 0 for item in view.adapters) >= 5
+    assert sum(item.counts.accepted > 0 for item in view.adapters) >= 2
     assert 0 < view.counts.accepted < view.counts.drafted
 
 
