@@ -35,7 +35,11 @@ class AskText(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
             box.border_title = self._title
-            yield Input(self._value, suggester=self._suggester, compact=True, select_on_focus=False)
+            field = Input(
+                self._value, suggester=self._suggester, compact=True, select_on_focus=False
+            )
+            field.cursor_blink = False  # each blink costs bytes
+            yield field
             yield Reading(self._hint, classes="name")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -95,6 +99,7 @@ class AskChoice(ModalScreen[str | None]):
     def on_key(self, event: events.Key) -> None:
         for result, key, _ in self._choices:
             if key and event.character == key:
+                event.stop()  # or it would mean something to the screen below as well
                 self.dismiss(result)
                 return
 

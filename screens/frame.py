@@ -21,6 +21,7 @@ from soup_tui.keymap import Preferences
 from soup_tui.objective import ObjectiveWatch
 from soup_tui.service import Ability
 from soup_tui.terminal import MIN_HEIGHT, MIN_WIDTH, Terminal
+from soup_tui.tight_compositor import TightCompositor
 from soup_tui.widgets.key_line import KeyLine
 from soup_tui.widgets.reading import Reading
 from soup_tui.widgets.row_table import RowTable
@@ -55,6 +56,7 @@ class WorkbenchScreen(Screen[None]):
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(name=self.NAME)
+        self._compositor = TightCompositor()
         self.bench = bench
         self.bridge = bench.bridge
         self.glyphs = bench.terminal.glyphs

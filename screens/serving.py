@@ -24,6 +24,7 @@ from soup_tui.machine import Gpu
 from soup_tui.model_choices import DEMO, recent_path, remember
 from soup_tui.option_line import option_line, settings_from_line
 from soup_tui.service import Ability, ServedModel, error_sentence
+from soup_tui.steady import Steady
 from soup_tui.widgets.line_strip import LineStrip
 from soup_tui.widgets.reading import Reading
 from soup_tui.widgets.row_table import Column, Row, RowTable
@@ -65,6 +66,14 @@ class ServingScreen(WorkbenchScreen):
         self._notes = Reading(id="notes", classes="warning")
         self._kv_bar, self._kv = ShareBar(marks, id="kv-bar"), Reading(id="kv")
         self._host_bar, self._host = ShareBar(marks, id="host-bar"), Reading(id="host")
+        self._ours, self._others = Steady(0.02), Steady(0.05)
+        self._of_gpu = {
+            "used": Steady(0.01),
+            "others": Steady(0.01),
+            "utilisation": Steady(0.0, least=0.02),
+            "clock": Steady(0.05),
+            "power": Steady(0.05),
+        }
         self._gpu_bar, self._gpu = ShareBar(marks, id="gpu-bar"), Reading(id="gpu")
         self._load_title = Title("tokens/s", marks, note=f"last {_LOAD_WINDOW_S // 60} min")
         self._load = LineStrip(lambda value: f"{value:,.0f}", marks, id="load-strip")
@@ -135,13 +144,23 @@ class ServingScreen(WorkbenchScreen):
     def footer_keys(self) -> list[tuple[str, str]]:
         keys = super().footer_keys()
         if self.bridge.service is not None:
-            return keys
+            return [
+                (key, "wake" if text == "sleep" and self._asleep else text) for key, text in keys
+            ]
         return [] if self.bridge.loading else [("enter", "serve"), *keys[-2:]]
+
+    @property
+    def _asleep(self) -> bool:
+        return self.bridge.state in ("sleeping", "waking")
 
     def _show_progress(self) -> None:
         stage, share = self.bridge.stage or "", self.bridge.share
-        done = "" if share is None else f"\n{bar(share, _PROGRESS_WIDTH, self.glyphs)} {share:.0%}"
-        self._progress.show(f"{stage}{done}")
+        self._progress.show("\n".join([stage, *self._share_done(share)]))
+
+    def _share_done(self, share: float | None) -> list[str]:
+        if share is None:
+            return []
+        return [f"{bar(share, _PROGRESS_WIDTH, self.glyphs)} {share:.0%}"]
 
     def _show_service(self) -> None:
         service, snapshot = self.bridge.service, self.bridge.snapshot
@@ -164,14 +183,21 @@ class ServingScreen(WorkbenchScreen):
             f" {counters.preemptions:,} preempted",
             "Requests" if not self._filter else f"Requests with {self._filter!r}",
         )
-        self._requests.say(
-            f"No request in flight has {self._filter!r} in it."
-            if self._filter and snapshot.requests
-            else "No requests in flight."
-        )
+        self._requests.say(self._why_no_rows(snapshot))
         self._requests.show(
             [row for view in snapshot.requests if self._matches(row := self._row(view))]
         )
+
+    def _why_no_rows(self, snapshot: EngineSnapshot) -> str:
+        if snapshot.state == "sleeping":
+            key = self.bench.preferences.key_name("serving.sleep")
+            return f"The engine is asleep, its weights off the device: {key} wakes it up."
+        if snapshot.state == "waking":
+            stage, share = self.bridge.waking
+            return "  ".join(["Waking up", *self._share_done(share), stage])
+        if self._filter and snapshot.requests:
+            return f"No request in flight has {self._filter!r} in it."
+        return "No requests in flight."
 
     def _show_model(self, model: ServedModel) -> None:
         bullet = f" {self.glyphs.bullet} "
@@ -198,25 +224,25 @@ class ServingScreen(WorkbenchScreen):
         self._kv_bar.show((rows, kept) if rows + kept else (kv.used_fraction,))
         self._kv.show(kv_text(kv))
         memory = machine.read_host_memory()
-        ours = snapshot.memory_rss_bytes
-        others = max(0, memory.total - memory.available - ours)
+        ours = self._ours.of(snapshot.memory_rss_bytes)
+        others = self._others.of(max(0, memory.total - memory.available - ours))
         self._host_bar.show((ours / memory.total, others / memory.total))
         self._host.show(f"{size(ours)} of {size(memory.total)}")
         if found := machine.read_gpus():
             self._show_gpu(found[0])
 
     def _show_gpu(self, gpu: Gpu) -> None:
-        memory = gpu.memory
-        others = gpu.others_bytes or 0
-        used = memory.total - memory.available
+        memory, steady = gpu.memory, self._of_gpu
+        others = steady["others"].of(gpu.others_bytes or 0)
+        used = steady["used"].of(memory.total - memory.available)
         self._gpu_bar.show((max(0, used - others) / memory.total, others / memory.total))
         parts = [f"{size(used)} of {size(memory.total)}"]
         if gpu.utilisation is not None:
-            parts.append(f"{gpu.utilisation:.0%}")
+            parts.append(f"{steady['utilisation'].of(gpu.utilisation):.0%}")
         if gpu.clock_mhz is not None:
-            parts.append(f"{gpu.clock_mhz} MHz")
+            parts.append(f"{steady['clock'].of(gpu.clock_mhz):.0f} MHz")
         if gpu.power_w is not None:
-            parts.append(f"{gpu.power_w:.0f} W")
+            parts.append(f"{steady['power'].of(gpu.power_w):.0f} W")
         if others:
             parts.append(f"{size(others)} others'")
         self._gpu.show(f" {self.glyphs.bullet} ".join(parts))
@@ -315,6 +341,28 @@ class ServingScreen(WorkbenchScreen):
                 self.look()
 
         self.app.push_screen(AskChoice("Stop serving", choices, self.glyphs), stop)
+
+    def action_sleep(self) -> None:
+        service = self.bridge.service
+        if self.bridge.loading or self.refuse(Ability.SLEEP) or service is None:
+            return
+        if self._asleep:
+            self.bridge.wake()
+            return
+        timeout_s = self.bridge.settings.drain_timeout
+
+        def sleep(chosen: str | None) -> None:
+            if chosen is not None:
+                self.bridge.command(lambda: service.sleep(timeout_s if chosen == "drain" else 0.0))
+
+        if not self.bridge.requests_in_flight:
+            sleep("drain")
+            return
+        choices = [
+            ("drain", "d", "drain: running requests may go on for the drain timeout"),
+            ("now", "s", "sleep now: they end with an error"),
+        ]
+        self.app.push_screen(AskChoice("Put the engine to sleep", choices, self.glyphs), sleep)
 
     def action_choose(self) -> None:
         """Choose by a path or id; while nothing is served there is a list, too."""

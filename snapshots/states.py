@@ -64,9 +64,9 @@ class StillBridge(Bridge):
 def app_in(
     state: str, seeds: Seeds, *, theme: str = "soup-dark", glyphs: str = "braille"
 ) -> SoupApp:
-    """``empty``, ``busy``, ``failing`` (a served engine that failed), ``refused`` (no model could
-    be loaded) or ``idle`` (nothing was chosen)."""
-    past = seeds.history if state in ("busy", "failing") else History()
+    """``empty``, ``busy``, ``failing`` (a served engine that failed), ``sleeping``, ``waking``,
+    ``refused`` (no model could be loaded) or ``idle`` (nothing was chosen)."""
+    past = History() if state in ("empty", "refused", "idle") else seeds.history
     service: Service | Exception
     if state == "refused":
         service = NO_MODEL
@@ -74,12 +74,26 @@ def app_in(
         failed = dataclasses.replace(seeds.busy, state="failed", requests=(), running=0, waiting=0)
         error = EngineStepError("The engine failed: see the log.")
         service = StillService(failed, adapters(), log_entries(), refusal=error)
+    elif state in ("sleeping", "waking"):
+        service = StillService(
+            _without_weights(seeds.busy, state), adapters(), log_entries(), export_views()
+        )
     elif state == "busy":
         service = StillService(seeds.busy, adapters(), log_entries(), export_views(), answer=ANSWER)
     else:
         service = StillService(seeds.fresh)
     settings = Settings(model=None if state == "idle" else "x", theme=theme)
-    return SoupApp(StillBridge(settings, service, past), Terminal(glyphs=GLYPHS[glyphs]))
+    bridge = StillBridge(settings, service, past)
+    bridge.waking = ("loading weights of /models/SmolLM2-135M-Instruct", 0.43)
+    return SoupApp(bridge, Terminal(glyphs=GLYPHS[glyphs]))
+
+
+def _without_weights(snapshot: EngineSnapshot, state: str) -> EngineSnapshot:
+    kv = dataclasses.replace(
+        snapshot.kv, used_bytes=0, row_blocks_used=0, prefix_blocks_used=0, used_fraction=0.0
+    )
+    nothing = dataclasses.replace(snapshot, requests=(), running=0, waiting=0, tokens_per_s=0.0)
+    return dataclasses.replace(nothing, state=state, kv=kv)
 
 
 KEYS: dict[str, Sequence[str]] = {

@@ -41,6 +41,12 @@ async def test_exports_that_ended(gallery: Gallery, seeds: Seeds, size: str) -> 
         await gallery.check(f"export-succeeded-{size}", pilot, "down")
 
 
+@pytest.mark.parametrize("state", ["sleeping", "waking"])
+async def test_weights_off_the_device(gallery: Gallery, seeds: Seeds, state: str) -> None:
+    async with app_in(state, seeds).run_test(size=(80, 24)) as pilot:
+        await gallery.check(f"serving-{state}", pilot)
+
+
 @pytest.mark.parametrize("state", ["idle", "refused"])
 async def test_nothing_is_served(gallery: Gallery, seeds: Seeds, state: str) -> None:
     async with app_in(state, seeds).run_test(size=(80, 24)) as pilot:

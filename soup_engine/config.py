@@ -92,9 +92,10 @@ class SchedulerConfig:
         max_num_batched_tokens: tokens in one step, decode and prefill together.
         stall_factor: a step with prefill in it may take this many times a decode step, when
             some sequence is decoding (by the measured cost of both).
-        long_stall_factor: one step in ``long_stall_interval`` may take this many times instead.
-        long_stall_interval: in steps with decoding sequences. Rarer than one in twenty, long
-            steps leave the 95th percentile of gaps between tokens alone.
+        long_stall_factor: now and then a step may take this many times instead.
+        long_stall_interval: one in so many steps may, of those with decoding sequences. Rarer
+            than one in twenty, they leave the 95th percentile of gaps between tokens alone.
+        short_prompt_interval: one in so many steps may when all pending prompts fit it as a whole.
         max_waiting: requests that may wait; one more is refused with ``QueueFullError``.
         max_adapters: different adapters in one step; ``None`` for any number.
         max_adapter_wait_s: an adapter with requests waiting that got no turn for so long goes
@@ -106,6 +107,7 @@ class SchedulerConfig:
     stall_factor: float = 1.4
     long_stall_factor: float = 4.0
     long_stall_interval: int = 30
+    short_prompt_interval: int = 4
     max_waiting: int = 1024
     max_adapters: int | None = None
     max_adapter_wait_s: float = 2.0

@@ -45,6 +45,7 @@ sentence that says what is wrong and, where there is one, what would work.
     │       ├── ExportUnverifiedError       422 export_unverified
     │       └── ExportToolError             500 export_tool_failed
     ├── EngineStoppedError                  503 engine_stopped
+    │   └── EngineSleepingError             503 engine_sleeping
     ├── RequestAbortedError                 503 request_aborted
     └── EngineStepError                     500 engine_step_failed
 """
@@ -309,6 +310,12 @@ class EngineStoppedError(SoupError):
 
     status = 503
     code = "engine_stopped"
+
+
+class EngineSleepingError(EngineStoppedError):
+    """The weights are off the device; what was asked for needs them."""
+
+    code = "engine_sleeping"
 
 
 class RequestAbortedError(SoupError):

@@ -63,6 +63,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("serving.abort", "Abort the selected request", "abort", "x"),
     Action("serving.restart", "Restart with other settings", "restart", "r"),
     Action("serving.stop", "Stop serving", "stop", "s"),
+    Action("serving.sleep", "Put the engine to sleep, or wake it up", "sleep", "z"),
     Action("serving.choose", "Choose a model to serve", "model", "m"),
     Action("serving.demo", "Serve the demo model", "demo", "d"),
     Action("latency.window", "Window: 1, 5 or 15 minutes", "window", "w"),

@@ -29,6 +29,7 @@ from soup_tui.bridge import (
     ServiceLoading,
     ServiceReady,
     ServiceStopped,
+    ServiceWaking,
 )
 from soup_tui.formatting import plain
 from soup_tui.help_text import help_text
@@ -152,6 +153,10 @@ class SoupApp(App[Leave]):
     def on_service_stopped(self, message: ServiceStopped) -> None:
         self.bridge.take(message)
         self._show()
+
+    def on_service_waking(self, message: ServiceWaking) -> None:
+        self.bridge.take(message)
+        self._look()
 
     def on_command_done(self, message: CommandDone) -> None:
         if message.sentence:

@@ -51,6 +51,15 @@ class ServiceStopped(Message):
     """Nothing is served any more, as was asked for."""
 
 
+class ServiceWaking(Message):
+    """What is being done to bring weights back and, where known, the share done (0 to 1)."""
+
+    def __init__(self, stage: str, share: float | None) -> None:
+        super().__init__()
+        self.stage = stage
+        self.share = share
+
+
 class CommandDone(Message):
     """Something that was asked for is done; ``sentence`` says what."""
 
@@ -74,6 +83,7 @@ class Bridge:
         settings: what is or was served last; without a model nothing is served at start.
         service: the one that answers now.
         stage, share: what is being done while a service opens or closes.
+        waking: the same while its engine wakes up, as far as it says so.
         error: why the last one could not be opened.
         snapshot, adapters, exports: as of the last look.
     """
@@ -83,6 +93,7 @@ class Bridge:
         self.service: Service | None = None
         self.stage: str | None = None
         self.share: float | None = None
+        self.waking: tuple[str, float | None] = "", None
         self.error: Exception | None = None
         self.snapshot: EngineSnapshot | None = None
         self.adapters = AdapterListing()
@@ -169,9 +180,22 @@ class Bridge:
 
         _in_background("soup-command", run)
 
-    def take(self, message: ServiceLoading | ServiceReady | ServiceFailed | ServiceStopped) -> None:
+    def wake(self) -> None:
+        """Bring the weights of an engine that sleeps back."""
+        service, self.waking = self.service, ("", None)
+        assert service is not None, "there is an engine to wake"
+        self.command(
+            lambda: service.wake(lambda stage, share: self._post(ServiceWaking(stage, share)))
+        )
+
+    def take(
+        self,
+        message: ServiceLoading | ServiceReady | ServiceFailed | ServiceStopped | ServiceWaking,
+    ) -> None:
         """Keep what a message says."""
         match message:
+            case ServiceWaking():
+                self.waking = message.stage, message.share
             case ServiceLoading():
                 self.stage, self.share = message.stage, message.share
             case ServiceReady():

@@ -18,12 +18,19 @@ from soup_tui.widgets.histogram import Bins
 KEPT_S = max(WINDOWS_S)
 SHORTEST_BIN_S = 2.0
 """Lines over time move on once in so many seconds at most: each move repaints them whole."""
+IDLE_STEP_S = 20.0
+"""While nothing happens they move on in such steps: what they show is only getting older."""
 SWAP, PREEMPTION = "swap", "preemption"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look. ``latency`` are the percentiles over the last minute, by measure."""
+    """One look.
+
+    Attributes:
+        latency: the percentiles over the last minute, by measure.
+        eventful: something ran or waited, or another adapter was activated.
+    """
 
     time: float
     latency: Mapping[str, Percentiles]
@@ -33,6 +40,7 @@ class Sample:
     preemptions: int
     active: str | None
     histograms: Mapping[str, CumulativeHistogram]
+    eventful: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +59,10 @@ class History:
 
     def add(self, snapshot: EngineSnapshot, active: str | None) -> None:
         """Remember a look; one that shows nothing newer is not counted twice."""
-        if self.samples and snapshot.time <= self.samples[-1].time:
+        before = self.samples[-1] if self.samples else None
+        if before is not None and snapshot.time <= before.time:
             return
+        busy = bool(snapshot.running or snapshot.waiting or snapshot.tokens_per_s)
         self.samples.append(
             Sample(
                 time=snapshot.time,
@@ -63,6 +73,7 @@ class History:
                 preemptions=snapshot.counters.preemptions,
                 active=active,
                 histograms=snapshot.histograms,
+                eventful=busy or before is None or before.active != active,
             )
         )
         while self.samples[0].time < snapshot.time - KEPT_S:
@@ -83,12 +94,12 @@ class History:
             return []
         bin_s = self._bin_s(window_s, columns)
         num_bins = max(1, round(window_s / bin_s))
-        last = int(self.samples[-1].time // bin_s)
+        last = self._newest_bin(bin_s)
         bins: list[float | None] = [None] * num_bins
         for sample in self.samples:
             index = num_bins - 1 - (last - int(sample.time // bin_s))
             found = value(sample)
-            if index >= 0 and found is not None:
+            if 0 <= index < num_bins and found is not None:
                 highest = bins[index]
                 bins[index] = found if highest is None else max(highest, found)
         return [bins[column * num_bins // columns] for column in range(columns)]
@@ -99,12 +110,12 @@ class History:
             return {}
         bin_s = self._bin_s(window_s, columns)
         num_bins = max(1, round(window_s / bin_s))
-        last = int(self.samples[-1].time // bin_s)
+        last = self._newest_bin(bin_s)
         found: dict[int, str] = {}
         for mark in self._all_marks():
             index = num_bins - 1 - (last - int(mark.time // bin_s))
             column = (index * columns + columns // 2) // num_bins
-            if index >= 0 and found.get(column) != SWAP:
+            if 0 <= index < num_bins and found.get(column) != SWAP:
                 found[column] = mark.kind
         return found
 
@@ -116,6 +127,12 @@ class History:
             if after.active != before.active:
                 marks.append(Mark(after.time, SWAP))
         return marks
+
+    def _newest_bin(self, bin_s: float) -> int:
+        """At the right end of what is shown."""
+        eventful = next((one.time for one in reversed(self.samples) if one.eventful), 0.0)
+        step = self.samples[-1].time // IDLE_STEP_S * IDLE_STEP_S
+        return int(max(eventful, step) // bin_s)
 
     def _bin_s(self, window_s: int, columns: int) -> float:
         return max(SHORTEST_BIN_S, window_s / columns)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from soup_engine.adapter_service import unload_sentence
 from soup_engine.adapters.records import AdapterLease
+from soup_engine.backends.base import sleep_sentence, wake_sentence
 from soup_engine.errors import AdapterNotFoundError, UnsupportedParameterError
 from soup_engine.export.request import ExportRequest
 from soup_engine.messages import GenerationRequest, RequestOutput
@@ -86,9 +87,13 @@ class LocalService:
 
     @property
     def missing(self) -> Mapping[Ability, str]:
-        if self.runtime.adapters.registry is not None:
-            return MappingProxyType({})
-        return MappingProxyType({Ability.ADAPTERS: "This backend serves no adapters."})
+        can = self.runtime.backend.capabilities
+        missing: dict[Ability, str] = {}
+        if not can.adapters:
+            missing[Ability.ADAPTERS] = "This backend serves no adapters."
+        if not can.sleep:
+            missing[Ability.SLEEP] = "This backend cannot be put to sleep."
+        return MappingProxyType(missing)
 
     def snapshot(self) -> EngineSnapshot | None:
         return self.runtime.snapshot()
@@ -180,6 +185,12 @@ class LocalService:
         if all(view.name != name for view in self.adapters().views):
             raise AdapterNotFoundError(f"There is no adapter {name!r}.")
         return unload_sentence(self.runtime.adapters.unload(name))
+
+    def sleep(self, drain_timeout_s: float) -> str:
+        return sleep_sentence(self.runtime.backend.sleep(drain_timeout_s))
+
+    def wake(self, on_progress: ProgressCallback) -> str:
+        return wake_sentence(self.runtime.backend.wake(on_progress))
 
     def exports(self) -> Sequence[ExportView]:
         return self.runtime.exports.views()

@@ -20,6 +20,7 @@ from soup_tui.service import (
     ChatStream,
     ExportOrder,
     Leave,
+    ProgressCallback,
     ServedModel,
 )
 
@@ -46,11 +47,14 @@ class RemoteService:
         with_key: the server wants a key, so that the request to copy sends one.
     """
 
-    missing: Mapping[Ability, str] = _MISSING
     export_types = EXPORT_TYPES
 
     def __init__(self, server: RemoteServer, *, with_key: bool) -> None:
         self._server = server
+        self.missing: Mapping[Ability, str] = _MISSING
+        if not server.health.get("can_sleep", False):
+            sentence = "This server cannot put its engine to sleep."
+            self.missing = MappingProxyType({**_MISSING, Ability.SLEEP: sentence})
         self.address: str | None = server.url
         self.model = served_model(server.health)
         self.curl = curl_line(server.url, self.model.name, _reached_by(server.url, with_key))
@@ -91,6 +95,13 @@ class RemoteService:
 
     def unload_adapter(self, name: str) -> str:
         return self._server.unload_adapter(name)
+
+    def sleep(self, drain_timeout_s: float) -> str:
+        """How long running requests may go on, if at all, is the server's own setting."""
+        return self._server.sleep(drain=drain_timeout_s > 0)
+
+    def wake(self, on_progress: ProgressCallback) -> str:  # noqa: ARG002 the server reports none
+        return self._server.wake()
 
     def exports(self) -> Sequence[ExportView]:
         return self._server.exports

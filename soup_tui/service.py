@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from soup_tui.config import Settings
 
 
+ProgressCallback: TypeAlias = Callable[[str, float | None], None]
+"""Called with what is being done and, where known, the share done (0 to 1)."""
+
+
 class Ability(Enum):
     """What a service may be unable to do (``Service.missing``)."""
 
@@ -41,6 +45,8 @@ class Ability(Enum):
     ADAPTERS = "adapters"
     """List adapters and change them."""
     LOGS = "logs"
+    SLEEP = "sleep"
+    """Take the weights off the device, and bring them back."""
     EXPORTS = "exports"
     """List exports, begin and cancel them."""
 
@@ -297,6 +303,23 @@ class Service(Protocol):
         """
         ...
 
+    def sleep(self, drain_timeout_s: float) -> str:
+        """Take the weights off the device; running requests may go on for so long. A sentence of
+        what was done. May block.
+
+        Raises:
+            EngineStoppedError: it does not run.
+        """
+        ...
+
+    def wake(self, on_progress: ProgressCallback) -> str:
+        """Bring the weights back; a sentence of what was done. May block.
+
+        Raises:
+            CannotRunError: says what is missing; it sleeps on.
+        """
+        ...
+
     def exports(self) -> Sequence[ExportView]:
         """Export jobs as known now, the oldest first. Never blocks."""
         ...
@@ -321,9 +344,6 @@ class Service(Protocol):
         """Let go of it: stop what can be stopped unless ``leave`` is ``SERVE``. May block."""
         ...
 
-
-ProgressCallback: TypeAlias = Callable[[str, float | None], None]
-"""Called with what is being done and, where known, the share done (0 to 1)."""
 
 OpenService: TypeAlias = "Callable[[Settings, ProgressCallback], Service]"
 """Opens what the settings name; returns when it answers. Raises a ``SoupError``."""

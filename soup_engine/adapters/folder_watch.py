@@ -75,6 +75,7 @@ class FolderWatch:
         self._seen: FolderState | None = None
         self._since = 0.0
         self._handled: FolderState = NOTHING
+        self._handled_before: FolderState = NOTHING
 
     def look(self, now: float, wall_ns: int) -> Verdict:
         """Look at the folder. ``LOAD``, ``REFUSE`` (for ``reason``) and ``GONE`` are said once
@@ -100,9 +101,13 @@ class FolderWatch:
         missing = _missing(self.path, state)
         if missing and rested_s < self._patience_s:
             return Verdict.WAIT
-        self._handled = state
+        self._handled_before, self._handled = self._handled, state
         self.reason = missing or ""
         return Verdict.REFUSE if missing else Verdict.LOAD
+
+    def retry(self) -> None:
+        """It could not be loaded now, for a reason that is not its own: say ``LOAD`` again."""
+        self._handled = self._handled_before
 
     def _vanished(self, rested_s: float) -> Verdict:
         # A folder that is still there may be about to get new files.

@@ -19,7 +19,12 @@ import watchfiles
 
 from soup_engine.adapters.folder_watch import FolderWatch, Verdict
 from soup_engine.adapters.names import check_name
-from soup_engine.errors import AdapterError, AdapterInvalidError, ConfigError
+from soup_engine.errors import (
+    AdapterError,
+    AdapterInvalidError,
+    ConfigError,
+    EngineSleepingError,
+)
 from soup_engine.user_paths import is_folder
 
 logger = logging.getLogger(__name__)
@@ -37,6 +42,7 @@ class AdapterFolderEvents(Protocol):
 
         Raises:
             AdapterError: it cannot be; it is tried again when the folder changes.
+            EngineSleepingError: nothing can be loaded now; it is tried again soon.
         """
         ...
 
@@ -113,7 +119,11 @@ class AdapterWatcher:
         for name, watch in list(self._watches.items()):
             verdict = watch.look(time.monotonic(), time.time_ns())
             waiting |= verdict is Verdict.WAIT
-            self._act(name, watch, verdict)
+            try:
+                self._act(name, watch, verdict)
+            except EngineSleepingError:
+                watch.retry()
+                return True  # as it would be with the others
             if verdict in (Verdict.GONE, Verdict.REST) and name not in names:
                 del self._watches[name]
         return waiting
@@ -128,6 +138,8 @@ class AdapterWatcher:
             elif verdict is Verdict.GONE and watch.offered:
                 watch.offered = False
                 self._events.unload(name)
+        except EngineSleepingError:
+            raise
         except AdapterError as error:
             self._events.refused(name, error.message)
         except Exception:  # one adapter must not end the watch over all others

@@ -6,7 +6,9 @@ an adapter when a sequence that wears it is about to run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -14,7 +16,12 @@ import torch
 from soup_engine.adapters.base_check import BaseModule, check_against_base
 from soup_engine.adapters.peft_format import AdapterSpec, read_adapter, read_weights
 from soup_engine.adapters.registry import AdapterRegistry
-from soup_engine.errors import AdapterError, AdapterInvalidError
+from soup_engine.errors import (
+    AdapterError,
+    AdapterInvalidError,
+    EngineSleepingError,
+    ModelLoadError,
+)
 from soup_engine.lora.host_adapter import lay_out
 from soup_engine.lora.residency import HostTier
 from soup_engine.messages import AdapterView
@@ -43,10 +50,33 @@ class AdapterLoader:
     ) -> None:
         self.registry = registry
         self._host = host
-        self._sites = sites
+        self._sites: AdapterSites | None = sites
         self._base_modules = base_modules
         self._served = served
         self._max_rank = max_rank
+        self._num_loading = 0
+        self._changed = threading.Condition()
+
+    def release_base(self) -> None:
+        """Let go of the model once the loads under way have ended. What is loaded stays; more is
+        refused until ``take_base``."""
+        with self._changed:
+            self._sites = None
+            self._changed.wait_for(lambda: not self._num_loading)
+
+    def take_base(self, sites: AdapterSites, base_modules: Mapping[str, BaseModule]) -> None:
+        """Go on with the model loaded anew.
+
+        Raises:
+            ModelLoadError: it is another model, which the adapters were not made for.
+        """
+        if base_modules != self._base_modules:
+            raise ModelLoadError(
+                f"The model at {self._served} is another one than before: its layers differ. "
+                "Restart to serve it."
+            )
+        with self._changed:
+            self._sites = sites
 
     def load(
         self, name: str, path: Path, *, origin: str = "runtime", replace: bool = False
@@ -55,11 +85,34 @@ class AdapterLoader:
 
         Raises:
             AdapterError: a subclass that says what is wrong; what served before goes on.
+            EngineSleepingError: the base is off the device.
         """
+        with self._holding_base() as sites:
+            return self._load(sites, name, path, origin=origin, replace=replace)
+
+    @contextmanager
+    def _holding_base(self) -> Iterator[AdapterSites]:
+        with self._changed:
+            if self._sites is None:
+                raise EngineSleepingError(
+                    "The engine is asleep and loads no adapters; POST /wake_up wakes it."
+                )
+            self._num_loading += 1
+            sites = self._sites
+        try:
+            yield sites
+        finally:
+            with self._changed:
+                self._num_loading -= 1
+                self._changed.notify_all()
+
+    def _load(
+        self, sites: AdapterSites, name: str, path: Path, *, origin: str, replace: bool
+    ) -> AdapterView:
         ticket = self.registry.begin_load(name, path, origin=origin, replace=replace)
         try:
             spec = read_adapter(path)
-            warnings = self._check(spec)
+            warnings = self._check(spec, sites)
             weights, loaded = self.registry.reserve(ticket, spec)
             if not loaded:
                 with torch.inference_mode():
@@ -67,8 +120,8 @@ class AdapterLoader:
                         spec,
                         read_weights(spec),
                         self._base_modules,
-                        self._sites.parameter,
-                        self._sites.dtype,
+                        sites.parameter,
+                        sites.dtype,
                     )
                 self._host.add(weights, adapter)
         except AdapterError as error:
@@ -87,12 +140,12 @@ class AdapterLoader:
         """
         return self.registry.unload(name, origin=origin)
 
-    def _check(self, spec: AdapterSpec) -> tuple[str, ...]:
+    def _check(self, spec: AdapterSpec, sites: AdapterSites) -> tuple[str, ...]:
         if spec.max_rank > self._max_rank:
             raise AdapterInvalidError(
                 f"The adapter has rank {spec.max_rank}; the highest accepted here is "
                 f"{self._max_rank} (max-lora-rank)."
             )
         warnings = check_against_base(spec, self._base_modules, served=self._served)
-        self._sites.check(spec)
+        sites.check(spec)
         return warnings

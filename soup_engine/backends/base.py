@@ -35,6 +35,7 @@ class BackendCapabilities:
     prefix_caching: bool = True
     adapters: bool = False
     speculation: bool = False
+    sleep: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +129,7 @@ class AdapterControl(Protocol):
 
         Raises:
             AdapterError: a subclass that says what is wrong.
+            EngineSleepingError: adapters are checked against a base that is not there now.
         """
         ...
 
@@ -202,6 +204,34 @@ class Backend(Protocol):
         ``EngineStoppedError``, free everything. May be called again, and from any thread."""
         ...
 
+    def sleep(self, drain_timeout_s: float = 0.0) -> bool:
+        """Let running requests finish for so long, end the rest with ``EngineSleepingError``, and
+        take the weights and the cache off the device. Adapters, figures and settings stay. Until
+        ``wake`` requests, and loads of adapters, are refused with ``EngineSleepingError``.
+
+        Only where ``capabilities.sleep`` is True. This and ``wake`` block, may be called from any
+        thread, and wait for each other.
+
+        Returns:
+            False when it is asleep already.
+
+        Raises:
+            EngineStoppedError: it does not run, or was stopped meanwhile.
+        """
+        ...
+
+    def wake(self, on_progress: ProgressCallback | None = None) -> bool:
+        """Load the weights again, and answer. When that fails it sleeps on.
+
+        Returns:
+            False when it is awake already.
+
+        Raises:
+            CannotRunError: as ``start``.
+            EngineStoppedError: it was stopped.
+        """
+        ...
+
     def check(self, request: GenerationRequest) -> None:
         """Refuse a request that cannot be answered, before anything is queued.
 
@@ -237,3 +267,13 @@ class Backend(Protocol):
     def record_disconnect(self) -> None:
         """Count a client that went away before its answer was complete."""
         ...
+
+
+def sleep_sentence(changed: bool) -> str:
+    """What ``Backend.sleep`` did."""
+    return "The weights are off the device." if changed else "It was asleep already."
+
+
+def wake_sentence(changed: bool) -> str:
+    """What ``Backend.wake`` did."""
+    return "It takes requests again." if changed else "It was awake already."

@@ -21,13 +21,13 @@ from soup_engine.backends.fake_request import FakeRequest, Outbox, put_all
 from soup_engine.backends.fake_script import FakeScript, Said, ScriptedAnswer
 from soup_engine.backends.fake_text import (
     EOS,
-    VOCAB_SIZE,
     CharacterText,
     last_turn,
 )
 from soup_engine.errors import (
     ContextLengthExceededError,
     DuplicateRequestError,
+    EngineSleepingError,
     EngineStepError,
     EngineStoppedError,
     QueueFullError,
@@ -39,10 +39,7 @@ from soup_engine.messages import (
     RequestOutput,
 )
 from soup_engine.metrics.recorder import EngineIdentity, EngineMetrics
-from soup_engine.metrics.snapshot import EngineSnapshot, KVCacheUsage
-
-_BLOCK_TOKENS = 16
-_BYTES_PER_TOKEN = 1_024
+from soup_engine.metrics.snapshot import EngineSnapshot
 
 
 class FakeBackend:
@@ -62,10 +59,11 @@ class FakeBackend:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.script = script or FakeScript()
-        self._capabilities = capabilities or BackendCapabilities(adapters=True)
+        self._capabilities = capabilities or BackendCapabilities(adapters=True, sleep=True)
         self._clock = clock
         self._wall_clock = wall_clock
         self._changed = threading.Condition(threading.RLock())
+        self._falling_asleep_or_waking = threading.Lock()
         self._state = "starting"
         self._waiting: deque[FakeRequest] = deque()
         self._running: list[FakeRequest] = []
@@ -83,8 +81,14 @@ class FakeBackend:
         )
         self._created = int(wall_clock())
         self.text = CharacterText()
+        self.speculation = None  # there is no model whose tokens could be drafted
         self.adapters = (
-            FakeAdapters(self.script.name, load_s=self.script.adapter_load_s, clock=clock)
+            FakeAdapters(
+                self.script.name,
+                awake=lambda: self._state not in ("sleeping", "waking"),
+                load_s=self.script.adapter_load_s,
+                clock=clock,
+            )
             if self._capabilities.adapters
             else None
         )
@@ -94,33 +98,8 @@ class FakeBackend:
         return self._capabilities
 
     @property
-    def speculation(self) -> None:
-        """It has no model whose tokens could be drafted."""
-        return None
-
-    @property
     def model(self) -> ModelInfo:
-        script = self.script
-        return ModelInfo(
-            name=script.name,
-            source="fake",
-            architecture="FakeForCausalLM",
-            device="cpu",
-            dtype="float32",
-            kv_cache_type="f32",
-            kv_cache_bytes=self._kv_budget,
-            max_model_len=script.max_model_len,
-            max_num_seqs=script.max_running,
-            vocab_size=VOCAB_SIZE,
-            num_parameters=0,
-            has_chat_template=True,
-            created=self._created,
-            notes=script.notes,
-        )
-
-    @property
-    def _kv_budget(self) -> int:
-        return self.script.max_running * self.script.max_model_len * _BYTES_PER_TOKEN
+        return self.script.model_info(self._created)
 
     def start(self, on_progress: ProgressCallback | None = None) -> None:
         if on_progress is not None:
@@ -137,25 +116,67 @@ class FakeBackend:
 
     def stop(self, drain_timeout_s: float = 0.0) -> None:
         with self._changed:
-            if self._state not in ("stopped", "failed"):
-                self._state = "draining"
-            if self._thread is not None:
-                self._changed.wait_for(
-                    lambda: not (self._waiting or self._running), drain_timeout_s
-                )
-            self._end_all(EngineStoppedError("The engine stopped before the answer was complete."))
-            self._send_posted()
             if self._state != "failed":
-                self._state = "stopped"
-            self._changed.notify_all()
+                error = EngineStoppedError("The engine stopped before the answer was complete.")
+                self._come_to_rest("stopped", drain_timeout_s, error)
             thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
 
+    def sleep(self, drain_timeout_s: float = 0.0) -> bool:
+        with self._falling_asleep_or_waking, self._changed:
+            if self._state == "sleeping":
+                return False
+            if self._state != "ready":
+                raise EngineStoppedError(f"The engine cannot go to sleep; it is {self._state}.")
+            error = EngineSleepingError("The engine went to sleep before the answer was complete.")
+            self._come_to_rest("sleeping", drain_timeout_s, error)
+            return True
+
+    def wake(self, on_progress: ProgressCallback | None = None) -> bool:
+        with self._falling_asleep_or_waking:
+            with self._changed:
+                if self._state != "sleeping":
+                    self._check_state()
+                    return False
+                self._state = "waking"
+            if on_progress is not None:
+                on_progress("loading nothing", 0.5)
+            with self._changed:
+                self._changed.wait_for(lambda: self._state == "stopped", self.script.wake_s)
+                if self._state == "stopped":
+                    raise EngineStoppedError("The engine was stopped before it was awake.")
+                if self.script.wake_error is not None:
+                    self._state = "sleeping"
+                    raise self.script.wake_error
+                self._state = "ready"
+                return True
+
+    def _come_to_rest(self, state: str, drain_timeout_s: float, error: SoupError) -> None:
+        """Let running requests finish for so long, and end the rest; the lock is held."""
+        if self._state == "ready":
+            self._state = "draining"
+        if self._thread is not None:
+            self._changed.wait_for(
+                lambda: not (self._waiting or self._running) or self._state != "draining",
+                drain_timeout_s,
+            )
+        if self._state != "stopped":
+            self._end_all(error)
+            self._send_posted()
+            self._state = state
+        self._changed.notify_all()
+
+    def _check_state(self) -> None:
+        """Raises EngineStoppedError: no requests are taken now."""
+        if self._state in ("sleeping", "waking"):
+            raise EngineSleepingError("The engine is asleep; POST /wake_up wakes it.")
+        if self._state != "ready":
+            raise EngineStoppedError(f"The engine takes no requests; it is {self._state}.")
+
     def check(self, request: GenerationRequest) -> None:
         with self._changed:
-            if self._state != "ready":
-                raise EngineStoppedError(f"The engine takes no requests; it is {self._state}.")
+            self._check_state()
             length = len(request.prompt_token_ids) + request.params.max_tokens
             if length > self.script.max_model_len:
                 raise ContextLengthExceededError(
@@ -373,19 +394,7 @@ class FakeBackend:
                 identity=self._identity,
                 running=sum(len(running.open_answers) for running in self._running),
                 waiting=sum(len(running.open_answers) for running in self._waiting),
-                kv=self._kv_usage(used),
+                kv=self.script.kv_usage(used),
                 requests=tuple(view for running in in_flight for view in running.views(now)),
                 memory_rss_bytes=512 * 1024 * 1024,
             )
-
-    def _kv_usage(self, used_tokens: int) -> KVCacheUsage:
-        budget_tokens = self._kv_budget // _BYTES_PER_TOKEN
-        return KVCacheUsage(
-            budget_bytes=self._kv_budget,
-            used_bytes=used_tokens * _BYTES_PER_TOKEN,
-            row_blocks_total=budget_tokens // _BLOCK_TOKENS,
-            row_blocks_used=-(-used_tokens // _BLOCK_TOKENS),
-            prefix_blocks_total=0,
-            prefix_blocks_used=0,
-            used_fraction=used_tokens / budget_tokens,
-        )

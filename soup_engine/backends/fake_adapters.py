@@ -9,7 +9,7 @@ from pathlib import Path
 from soup_engine.adapters.peft_format import read_adapter
 from soup_engine.adapters.registry import AdapterRegistry
 from soup_engine.adapters.weights import SharedWeights
-from soup_engine.errors import AdapterError
+from soup_engine.errors import AdapterError, EngineSleepingError
 from soup_engine.messages import AdapterView
 
 
@@ -21,15 +21,25 @@ class FakeAdapters:
     """
 
     def __init__(
-        self, base_name: str, *, load_s: float = 0.0, clock: Callable[[], float] = time.monotonic
+        self,
+        base_name: str,
+        *,
+        awake: Callable[[], bool] = lambda: True,
+        load_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.registry = AdapterRegistry([base_name], on_free=self._free, clock=clock)
         self.resident: set[int] = set()
+        self._awake = awake
         self._load_s = load_s
 
     def load(
         self, name: str, path: Path, *, origin: str = "runtime", replace: bool = False
     ) -> AdapterView:
+        if not self._awake():
+            raise EngineSleepingError(
+                "The engine is asleep and loads no adapters; POST /wake_up wakes it."
+            )
         ticket = self.registry.begin_load(name, path, origin=origin, replace=replace)
         try:
             weights, loaded = self.registry.reserve(ticket, read_adapter(path))

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from soup_engine.backends.fake_text import EOS, token_string
+from soup_engine.backends.base import ModelInfo
+from soup_engine.backends.fake_text import EOS, VOCAB_SIZE, token_string
 from soup_engine.errors import SoupError
 from soup_engine.messages import FinishReason
+from soup_engine.metrics.snapshot import KVCacheUsage
 from soup_engine.sampling_params import SamplingParams
+
+_BLOCK_TOKENS = 16
+_BYTES_PER_TOKEN = 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +30,8 @@ class FakeScript:
         fail_at_token: a request that reaches this many output tokens fails there.
         fatal: that failure takes the whole engine with it.
         adapter_load_s: how long it takes to lay out the weights of an adapter.
+        wake_s: how long it takes to wake up.
+        wake_error: raised by ``wake``, after that time.
     """
 
     name: str = "fake-model"
@@ -37,7 +44,43 @@ class FakeScript:
     fail_at_token: int | None = None
     fatal: bool = False
     adapter_load_s: float = 0.0
+    wake_s: float = 0.0
+    wake_error: SoupError | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def _kv_budget(self) -> int:
+        return self.max_running * self.max_model_len * _BYTES_PER_TOKEN
+
+    def model_info(self, created: int) -> ModelInfo:
+        return ModelInfo(
+            name=self.name,
+            source="fake",
+            architecture="FakeForCausalLM",
+            device="cpu",
+            dtype="float32",
+            kv_cache_type="f32",
+            kv_cache_bytes=self._kv_budget,
+            max_model_len=self.max_model_len,
+            max_num_seqs=self.max_running,
+            vocab_size=VOCAB_SIZE,
+            num_parameters=0,
+            has_chat_template=True,
+            created=created,
+            notes=self.notes,
+        )
+
+    def kv_usage(self, used_tokens: int) -> KVCacheUsage:
+        budget_tokens = self._kv_budget // _BYTES_PER_TOKEN
+        return KVCacheUsage(
+            budget_bytes=self._kv_budget,
+            used_bytes=used_tokens * _BYTES_PER_TOKEN,
+            row_blocks_total=budget_tokens // _BLOCK_TOKENS,
+            row_blocks_used=-(-used_tokens // _BLOCK_TOKENS),
+            prefix_blocks_total=0,
+            prefix_blocks_used=0,
+            used_fraction=used_tokens / budget_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)

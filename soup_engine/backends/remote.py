@@ -150,6 +150,16 @@ class RemoteServer:
         """The server's sentence."""
         return self._command("POST", "/v1/unload_lora_adapter", {"lora_name": name}).text
 
+    def sleep(self, *, drain: bool) -> str:
+        """Take the weights off the device, when running requests have ended or, unless ``drain``,
+        at once; the server's sentence."""
+        mode = "wait" if drain else "abort"
+        return str(_parsed(self._command("POST", f"/sleep?mode={mode}").content)["message"])
+
+    def wake(self) -> str:
+        """Bring the weights back; the server's sentence."""
+        return str(_parsed(self._command("POST", "/wake_up").content)["message"])
+
     def start_export(self, body: Mapping[str, Any]) -> ExportView:
         """Begin an export; ``body`` as ``POST /v1/exports`` takes it."""
         answer = self._command("POST", "/v1/exports", body)

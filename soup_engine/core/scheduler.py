@@ -24,8 +24,8 @@ Four rules keep it fair:
   free) may together lengthen a step to ``1 + (stall_factor - 1) * n²`` times what it takes
   without them, and to one block for each of them at least. One prompt, however long, thus
   costs the decoding rows a bounded stall. Many are computed at once: while they wait, more
-  rows stand idle than decode. One step in ``long_stall_interval`` may be longer, so that a short
-  prompt that comes now and then has its first token at once.
+  rows stand idle than decode. Now and then a step may be longer: more often for short prompts,
+  which then have their first token at once, seldom for a part of a long one.
 - Short prompts go before long ones, so that none waits for a long one beside it; the prompt
   admitted first gets an even share of the room at least, so that it ends, too.
 - An adapter that waits for a slot among those in use gets the next one when its turn has come
@@ -313,9 +313,13 @@ class Scheduler:
             self._cost.prefill_tokens_within(usual, num_decodes=num_decodes),
             num_pending * self._cache.block_size,
         )
-        if self._steps_since_long_stall < config.long_stall_interval:
+        if self._steps_since_long_stall < config.short_prompt_interval:
             return self._usual_room
         long = self._cost.prefill_tokens_within(config.long_stall_factor, num_decodes=num_decodes)
+        prompts = (s for s in self if s.num_uncomputed_tokens > 1)
+        whole = sum(prompt.num_tokens - prompt.num_cached_tokens for prompt in prompts)
+        if whole > long and self._steps_since_long_stall < config.long_stall_interval:
+            return self._usual_room
         return max(self._usual_room, long)
 
     def _admit(self, prompts: list[Sequence], room: int, share: int) -> None:

@@ -11,11 +11,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from soup_engine.engine.gathering import Gathering
 from soup_engine.engine.llm_engine import LLMEngine
-from soup_engine.errors import CannotRunError, EngineStoppedError, QueueFullError, SoupError
+from soup_engine.errors import (
+    CannotRunError,
+    EngineSleepingError,
+    EngineStoppedError,
+    QueueFullError,
+    SoupError,
+)
 from soup_engine.messages import GenerationRequest, RequestOutput
 from soup_engine.metrics.recorder import EngineIdentity
 from soup_engine.metrics.snapshot import EngineSnapshot
@@ -25,6 +32,34 @@ logger = logging.getLogger(__name__)
 SNAPSHOT_INTERVAL_S = 0.25
 T = TypeVar("T")
 Command = Callable[[LLMEngine], Iterable[RequestOutput]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a loop ends, and what is said to requests that come meanwhile or are cut short.
+
+    Attributes:
+        state: of the loop when it has ended.
+    """
+
+    state: str
+    error: type[EngineStoppedError]
+    refusal: str
+    cut_short: str
+
+
+STOP = Ending(
+    "stopped",
+    EngineStoppedError,
+    "The engine is stopping and takes no new requests.",
+    "The engine stopped before the end.",
+)
+SLEEP = Ending(
+    "sleeping",
+    EngineSleepingError,
+    "The engine is asleep; POST /wake_up wakes it.",
+    "The engine went to sleep before the end.",
+)
 
 
 class OutputSink(Protocol):
@@ -61,6 +96,7 @@ class EngineLoop:
         self._idle = threading.Condition(self._lock)
         self._gathering = Gathering()
         self._state = "starting"
+        self._ending = STOP
         self._started: threading.Event = threading.Event()
         self._failure: SoupError | None = None
         self._snapshot: EngineSnapshot | None = None
@@ -88,6 +124,13 @@ class EngineLoop:
             self._thread.join()
             raise self._failure
 
+    def check_accepts(self) -> None:
+        """Raises EngineStoppedError: no requests are taken now."""
+        if self._state in ("starting", "failed"):
+            raise EngineStoppedError("The engine is not running, so it takes no requests.")
+        if self._state != "ready":
+            raise self._ending.error(self._ending.refusal)
+
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request. From any thread.
 
@@ -101,8 +144,7 @@ class EngineLoop:
             return ()
 
         with self._lock:
-            if self._state != "ready":
-                raise EngineStoppedError("The engine is stopping and takes no new requests.")
+            self.check_accepts()
             if self._in_flight + answers > self._max_in_flight:
                 raise QueueFullError(
                     f"{self._in_flight} answers are running or waiting already, {answers} more "
@@ -122,7 +164,7 @@ class EngineLoop:
         thread but the engine's.
 
         Raises:
-            EngineStoppedError: the engine is not there any more.
+            EngineStoppedError: the engine is stopping, or asleep.
             Exception: what ``work`` raised.
         """
         done: Future[T] = Future()
@@ -135,23 +177,35 @@ class EngineLoop:
             return ()
 
         with self._lock:
-            if self._state != "ready":
-                raise EngineStoppedError("The engine is not running.")
+            self.check_accepts()
             self._send(command)
         return done.result()
 
-    def stop(self, drain_timeout_s: float) -> None:
-        """Take no more requests, wait for the running ones, end the rest, end the thread."""
+    def stop(self, drain_timeout_s: float, ending: Ending = STOP) -> None:
+        """Take no more requests, wait for the running ones, end the rest, end the thread.
+
+        May be called from several threads: the one that waits least decides for how long, and
+        one that stops is not outdone by one that only lets it sleep.
+        """
         with self._idle:
+            if ending is STOP or self._state == "ready":
+                self._ending = ending
             if self._state == "ready":
                 self._state = "draining"
             if self._state == "draining":
-                self._idle.wait_for(lambda: self._in_flight == 0, timeout=drain_timeout_s)
+                self._idle.wait_for(
+                    lambda: self._in_flight == 0 or self._state != "draining",
+                    timeout=drain_timeout_s,
+                )
             if self._state != "failed":
-                self._state = "stopped"
+                self._state = self._ending.state
+            self._idle.notify_all()
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
+        if self._snapshot is not None:
+            # One that slept has given its last picture long before it is stopped.
+            self._snapshot = replace(self._snapshot, state=self._state)
 
     def _send(self, command: Command) -> None:
         self._inbox.append(command)
@@ -177,10 +231,10 @@ class EngineLoop:
         except Exception as error:  # the thread's last resort: nobody may wait for ever
             logger.exception("the engine died")
             with self._lock:
-                self._state = "failed"
+                self._state, self._ending = "failed", STOP
             self._failure = EngineStoppedError(f"The engine died: {type(error).__name__}.")
         self._empty_inbox(engine)
-        self._deliver(engine.end_all(EngineStoppedError("The engine stopped before the end.")))
+        self._deliver(engine.end_all(self._ending.error(self._ending.cut_short)))
         self._snapshot = engine.snapshot(self._identity(), self._state)
 
     def _give_up(self, error: SoupError) -> None:

@@ -190,7 +190,8 @@ class EngineSnapshot:
     """State of the engine at ``time`` (monotonic) and ``wall_time`` (Unix).
 
     Attributes:
-        state: ``starting``, ``ready``, ``draining``, ``stopped`` or ``failed``.
+        state: ``starting``, ``ready``, ``draining``, ``sleeping``, ``waking``, ``stopped`` or
+            ``failed``.
         windows: percentiles by window length in seconds, then by measure (``MEASURES``).
         histograms: since start, by the names in ``TIME_HISTOGRAMS``, ``TOKEN_HISTOGRAMS`` and
             ``COUNT_HISTOGRAMS``.

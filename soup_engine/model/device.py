@@ -99,7 +99,10 @@ def _cgroup_headroom() -> int:
 
 
 def release_free_memory() -> None:
-    """Give memory that was freed while loading back to the system, where the C library can."""
+    """Give freed memory back: to other processes on a GPU, and to the system, where the C library
+    can."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl does not
         if trim is not None:

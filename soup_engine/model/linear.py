@@ -1,6 +1,7 @@
 """Linear layers with weights laid out once for the CPU's matrix units.
 
-oneDNN otherwise reorders a bf16 weight at every call. The packed copy replaces the plain one,
+Otherwise a bf16 weight is reordered at every call, and an fp32 one copied into blocks, which for
+a few rows takes as long as the product itself. The packed copy replaces the plain one,
 so memory does not grow, but for weights that something else holds on to (a tied embedding).
 """
 
@@ -125,13 +126,12 @@ class _Packed:
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether packing pays off here: bf16 on a CPU whose oneDNN computes in bf16."""
-    return (
-        device.type == "cpu"
-        and dtype == torch.bfloat16
-        and torch.backends.mkldnn.is_available()
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+    """Whether packing pays off here: on a CPU, in a type that its oneDNN computes in."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
 
 
 def pack_linears(model: nn.Module) -> int:
@@ -165,13 +165,13 @@ def warm_up(
             layers.setdefault((*compute.shape, isinstance(module, FusedLinear)), compute)
     for rows in row_counts:
         for (out_features, in_features, adds_residual), compute in layers.items():
-            states = torch.zeros((rows, in_features), dtype=torch.bfloat16)
+            states = torch.zeros((rows, in_features), dtype=compute.weight.dtype)
             compute(states)
             if adds_residual and out_features <= in_features:
                 compute(states, states.new_zeros((rows, out_features)))
     if isinstance(head, PackedLinear):
         for rows in head_row_counts:
-            head(torch.zeros((rows, head.in_features), dtype=torch.bfloat16))
+            head(torch.zeros((rows, head.in_features), dtype=head.weight.dtype))
 
 
 def _parts(widths: Iterable[int], bias: Tensor | None) -> Iterable[LinearPart]:

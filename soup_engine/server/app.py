@@ -15,6 +15,7 @@ from soup_engine.server.routes import (
     health,
     metrics,
     models,
+    sleep,
     speculation,
     tokenize,
 )
@@ -32,7 +33,7 @@ def create_app(state: ServerState) -> FastAPI:
     attach_state(app, state)
     install_error_handlers(app)
     public = (completions, models, tokenize, health, metrics)
-    for module in (*public, adapters, admin, exports, speculation):
+    for module in (*public, adapters, admin, sleep, exports, speculation):
         app.include_router(module.router)
     # The last one added is the outermost.
     app.add_middleware(ErrorBoundary)

@@ -48,7 +48,13 @@ class ServerState:
     def engine_state(self) -> str:
         """State of the engine, or ``draining`` from the moment the server was told to stop."""
         state = self.backend.snapshot().state
-        return "draining" if self.draining and state in ("starting", "ready") else state
+        on_its_way_down = self.draining and state not in ("stopped", "failed")
+        return "draining" if on_its_way_down else state
+
+    @property
+    def sleeps(self) -> bool:
+        """The weights are off the device, or not back yet."""
+        return self.engine_state in ("sleeping", "waking")
 
     def export_paths(self) -> ExportPaths:
         """Exports read what adapters are loaded from, and the model; they write under the working

@@ -17,6 +17,7 @@ class MessageArea(TextArea):
 
     def __init__(self) -> None:
         super().__init__(compact=True, soft_wrap=True, tab_behavior="focus")
+        self.cursor_blink = False  # each blink costs bytes
 
     async def _on_key(self, event: events.Key) -> None:
         if event.key == "enter":

@@ -15,7 +15,17 @@ from soup_tui.formatting import plain
 from soup_tui.glyphs import BRAILLE, Glyphs
 from soup_tui.widgets.painted import Painted
 
-STATES = ("idle", "loading", "starting", "ready", "draining", "stopped", "failed")
+STATES = (
+    "idle",
+    "loading",
+    "starting",
+    "ready",
+    "draining",
+    "sleeping",
+    "waking",
+    "stopped",
+    "failed",
+)
 _LABELS = [f" {number} {name.title()} " for number, name in enumerate(SCREENS, start=1)]
 
 

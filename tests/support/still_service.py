@@ -26,6 +26,7 @@ from soup_tui.service import (
     ChatStream,
     ExportOrder,
     Leave,
+    ProgressCallback,
     ServedModel,
 )
 
@@ -101,6 +102,17 @@ class StillService:
     def unload_adapter(self, name: str) -> str:
         self.asked.append(("unload", name))
         return "It is unloaded."
+
+    def sleep(self, drain_timeout_s: float) -> str:
+        self.asked.append(("sleep", drain_timeout_s))
+        self.figures = dataclasses.replace(self.figures, state="sleeping", requests=(), running=0)
+        return "The weights are off the device."
+
+    def wake(self, on_progress: ProgressCallback) -> str:
+        self.asked.append(("wake",))
+        on_progress("loading weights", 0.43)
+        self.figures = dataclasses.replace(self.figures, state="ready")
+        return "It takes requests again."
 
     def exports(self) -> Sequence[ExportView]:
         return self.jobs

@@ -44,6 +44,7 @@ class Terminal:
             | variables,
             dimensions=(height, width),
             encoding="utf-8",
+            codec_errors="replace",  # a program that is killed may end within a character
             timeout=WAIT_S,
         )
         self._screen = pyte.Screen(width, height)

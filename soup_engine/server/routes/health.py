@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse
 
-from soup_engine.errors import EngineStoppedError
+from soup_engine.errors import EngineSleepingError, EngineStoppedError
 from soup_engine.server.auth import is_authenticated
 from soup_engine.server.errors import error_body
 from soup_engine.server.state import ServerState, server_state
@@ -23,13 +23,14 @@ State = Annotated[ServerState, Depends(server_state)]
 
 @router.api_route("/health", methods=["GET", "HEAD"])
 async def health(request: Request, state: State) -> JSONResponse:
-    """200 while the engine lives, draining included; 503 when it has failed or stopped."""
+    """200 while the engine lives, draining and sleeping included; 503 when it has failed or
+    stopped."""
     snapshot = state.backend.snapshot()
     engine_state = state.engine_state
     registry = state.adapters.registry
     alive = engine_state not in ("failed", "stopped")
     answer: dict[str, Any] = {
-        "status": "ok" if alive else "error",
+        "status": "sleeping" if state.sleeps else "ok" if alive else "error",
         "model": snapshot.model,
         "device": snapshot.device,
         "active_adapter": None if registry is None else registry.active,
@@ -42,6 +43,7 @@ async def health(request: Request, state: State) -> JSONResponse:
             "architecture": model.architecture,
             "num_parameters": model.num_parameters,
             "has_chat_template": model.has_chat_template,
+            "can_sleep": state.backend.capabilities.sleep,
             "dtype": snapshot.dtype,
             "kv_cache_type": model.kv_cache_type,
             "kv_cache_bytes": model.kv_cache_bytes,
@@ -62,9 +64,11 @@ async def ready(state: State) -> dict[str, str]:
     """200 when new requests are taken, else 503.
 
     Raises:
-        EngineStoppedError: the engine is starting, draining, stopped or failed.
+        EngineStoppedError: the engine is starting, draining, asleep, stopped or failed.
     """
     engine_state = state.engine_state
+    if state.sleeps:
+        raise EngineSleepingError("The engine is asleep; POST /wake_up wakes it.")
     if engine_state != "ready":
         raise EngineStoppedError(f"The engine takes no requests; its state is {engine_state!r}.")
     return {"status": "ready"}

@@ -157,3 +157,22 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
     assert answer.status_code == status, answer.text
     assert word in answer.json()["error"]["message"]
     assert client.get("/v1/speculation").json()["config"] == before
+
+
+def test_a_sleep_keeps_settings_and_counts(client: httpx.Client, tiny_model: Any) -> None:
+    draft = str(tiny_model("qwen2"))
+    switch(client, draft_model=draft, always=True)
+    # Ids that the tokenizer does not have end what a draft model can follow.
+    known = {"logit_bias": {str(token): -100 for token in range(259, 264)}}
+    expected = complete(client, **known)["choices"][0]["text"]
+    before = counted(client, "vllm:spec_decode_num_draft_tokens")
+    try:
+        assert client.post("/sleep").status_code == 200
+        assert counted(client, "vllm:spec_decode_num_draft_tokens") == before
+        assert client.post("/v1/speculation", json={"ngram": 2}).status_code == 503
+        assert client.post("/wake_up").status_code == 200
+        assert client.get("/v1/speculation").json()["config"]["draft_model"] == draft
+        assert complete(client, **known)["choices"][0]["text"] == expected
+        assert counted(client, "vllm:spec_decode_num_draft_tokens") > before > 0
+    finally:
+        switch(client, ngram=2, always=True)

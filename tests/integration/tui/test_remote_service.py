@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from soup_engine.backends.base import BackendCapabilities
 from soup_engine.backends.fake import FakeBackend
 from soup_engine.backends.fake_script import FakeScript
 from soup_engine.backends.remote import RemoteServer
@@ -22,6 +23,7 @@ from soup_engine.errors import (
     AuthenticationError,
     CannotRunError,
     ConfigError,
+    UnsupportedParameterError,
 )
 from soup_engine.runtime import Runtime
 from soup_engine.sampling_params import SamplingParams
@@ -119,6 +121,28 @@ def test_sampling_and_adapters_of_an_answer_reach_the_server(service: RemoteServ
     text, last = read(service.chat(asked))
     assert text == "[chat@1] "
     assert (last.finish_reason, last.answered_by) == ("length", "chat")
+
+
+def test_sleep_and_wake(service: RemoteService, runtime: Runtime) -> None:
+    assert service.sleep(30.0) == "The weights are off the device."
+    wait_until(lambda: getattr(service.snapshot(), "state", "") == "sleeping")
+    _, last = read(service.chat(HELLO))
+    assert last.error == "The engine is asleep; POST /wake_up wakes it."
+    assert service.wake(lambda _stage, _share: None) == "It takes requests again."
+    assert read(service.chat(HELLO))[1].finish_reason == "stop"
+    assert runtime.snapshot().state == "ready"
+
+
+def test_a_server_that_cannot_sleep() -> None:
+    backend = FakeBackend(capabilities=BackendCapabilities())
+    with Runtime(backend, ServerConfig(port=0)) as runtime:
+        server = RemoteServer(runtime.address or "")
+        server.connect()
+        service = RemoteService(server, with_key=False)
+        assert service.missing[Ability.SLEEP] == "This server cannot put its engine to sleep."
+        with pytest.raises(UnsupportedParameterError, match="cannot sleep"):
+            service.sleep(0.0)
+        service.close(Leave.SERVE)
 
 
 def test_a_refused_answer_is_a_sentence(service: RemoteService) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from soup_engine.adapters.watcher import AdapterWatcher
-from soup_engine.errors import AdapterInvalidError, ConfigError
+from soup_engine.errors import AdapterInvalidError, ConfigError, EngineSleepingError
 
 SETTLE_S = 0.15
 TIMEOUT_S = 10.0
@@ -216,3 +216,36 @@ def test_stop_is_quick(watcher, folder, events, write_adapter) -> None:
     assert time.monotonic() - started < 2.0
     write_adapter(folder / "chat")
     quiet(events)
+
+
+def seen(events: Events, *calls: tuple[str, str]) -> None:
+    """Wait until these were the last calls."""
+    with events.changed:
+        assert events.changed.wait_for(
+            lambda: events.calls[-len(calls) :] == list(calls), TIMEOUT_S
+        ), events.calls
+
+
+def test_what_cannot_be_loaded_now_is_tried_again(events, folder, watcher, write_adapter) -> None:
+    events.error = EngineSleepingError("Asleep.")
+    write_adapter(folder / "chat")
+    watcher.start()
+    seen(events, ("load", "chat"), ("load", "chat"))
+    events.error = None
+    time.sleep(2 * SETTLE_S)
+    events.calls.clear()
+    quiet(events)
+    assert events.reasons == {}
+
+
+def test_an_adapter_that_changes_and_goes_while_nothing_is_loaded(
+    events, folder, watcher, write_adapter
+) -> None:
+    write_adapter(folder / "chat")
+    watcher.start()
+    events.wait_for(("load", "chat"))
+    events.error = EngineSleepingError("Asleep.")
+    write_adapter(folder / "chat", fill=2)
+    seen(events, ("load", "chat"), ("load", "chat"))
+    shutil.rmtree(folder / "chat")
+    seen(events, ("unload", "chat"))

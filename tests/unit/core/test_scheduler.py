@@ -147,16 +147,19 @@ def test_long_prompt_lengthens_decode_steps_by_the_stall_factor(decoding, add) -
     assert len(durations) <= 1.05 * 2000 / (16 + (120 - 16) / 31)
 
 
-def test_a_short_prompt_now_and_then_is_computed_at_once(decoding, add) -> None:
+def test_short_prompts_are_computed_at_once_but_for_one_right_after_the_other(
+    decoding, add
+) -> None:
     engine = decoding(4)
-    add(engine, 4, 70)
-    assert tokens(engine.step())[4] == 70
-    add(engine, 5, 70)
-    assert tokens(engine.step())[5] == 16
-    for _ in range(40):
-        engine.step()
-    add(engine, 6, 70)
-    assert tokens(engine.step())[6] == 70
+    for sequence_id in (4, 5, 6):
+        add(engine, sequence_id, 60)
+        assert tokens(engine.step())[sequence_id] == 60
+        for _ in range(4):
+            engine.step()
+    add(engine, 7, 60)
+    engine.step()
+    add(engine, 8, 60)
+    assert tokens(engine.step())[8] < 60
 
 
 def test_a_block_is_computed_however_little_the_stall_factor_allows(decoding, add) -> None:

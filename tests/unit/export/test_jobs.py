@@ -166,6 +166,8 @@ def test_a_worker_that_is_killed_fails_its_job_only(
     until(jobs, view, lambda view: view.progress.bytes_done > 0)
     (worker,) = children_of(os.getpid())
     assert os.getpriority(os.PRIO_PROCESS, worker) == LOWEST_PRIORITY
+    if sys.platform == "linux":
+        assert os.sched_getscheduler(worker) == os.SCHED_IDLE
     autogroup = Path(f"/proc/{worker}/autogroup")
     if autogroup.exists():
         assert autogroup.read_text().endswith(f"nice {LOWEST_PRIORITY}\n")

@@ -21,6 +21,7 @@ from soup_tui.keymap import Preferences
 from soup_tui.service import Ability, Leave
 from soup_tui.terminal import Terminal
 from soup_tui.widgets.row_table import RowTable
+from tests.support.pilots import until
 
 
 def here(pilot: Any) -> str:
@@ -158,8 +159,8 @@ async def test_a_service_that_cannot_be_stopped_is_left_alone(workbench: Any) ->
 
 async def test_what_a_service_cannot_do_is_said(workbench: Any) -> None:
     workbench.service.missing = dict.fromkeys(Ability, "Not over HTTP.")
-    async with workbench.running("x", "r", "3", "0", "8") as pilot:
-        assert toasts(pilot) == ["Not over HTTP."] * 3
+    async with workbench.running("x", "r", "z", "3", "0", "8") as pilot:
+        assert toasts(pilot) == ["Not over HTTP."] * 4
         assert "Not over HTTP." in workbench.screen_text()
     assert not workbench.service.asked
 
@@ -197,6 +198,56 @@ async def test_s_stops_and_a_model_can_be_chosen_again(workbench: Any, tmp_path:
         await pilot.press("enter")
         await settle(pilot)
         assert workbench.opened[-1].model == "./tiny"
+
+
+async def test_z_puts_to_sleep_and_wakes_up(workbench: Any) -> None:
+    workbench.service.figures = dataclasses.replace(
+        workbench.service.figures, requests=(), running=0
+    )
+    async with workbench.running("z") as pilot:
+        await settle(pilot)
+        assert workbench.service.asked == [("sleep", 30.0)]
+        assert toasts(pilot) == ["The weights are off the device."]
+        text = workbench.screen_text()
+        assert "sleeping" in text and "z wakes it up" in text and " z wake " in text
+        await pilot.press("z")
+        await settle(pilot)
+        assert workbench.service.asked[1:] == [("wake",)]
+        text = workbench.screen_text()
+        assert " ready " in text and "No requests in flight." in text and " z sleep " in text
+
+
+@pytest.mark.parametrize(("key", "timeout_s"), [("d", 30.0), ("s", 0.0)])
+async def test_z_asks_what_becomes_of_requests_in_flight(
+    workbench: Any, key: str, timeout_s: float
+) -> None:
+    async with workbench.running("z", "escape") as pilot:
+        await settle(pilot)
+        assert not workbench.service.asked
+        await pilot.press("z", key)
+        await settle(pilot)
+        assert workbench.service.asked == [("sleep", timeout_s)]
+
+
+async def test_waking_shows_its_progress_and_what_went_wrong(workbench: Any) -> None:
+    service, go_on = workbench.service, threading.Event()
+
+    def wake(on_progress: Any) -> str:
+        service.figures = dataclasses.replace(service.figures, state="waking")
+        on_progress("loading [bold]weights", 0.43)
+        go_on.wait(10)
+        service.figures = dataclasses.replace(service.figures, state="sleeping")
+        raise CannotRunError("There is no folder /srv/tiny.")
+
+    service.wake = wake
+    service.figures = dataclasses.replace(service.figures, state="sleeping", requests=(), running=0)
+    async with workbench.running("z") as pilot:
+        await until(pilot, lambda: "Waking up" in workbench.screen_text())
+        text = workbench.screen_text()
+        assert "43%" in text and "loading [bold]weights" in text and " waking " in text
+        go_on.set()
+        await until(pilot, lambda: "z wakes it up" in workbench.screen_text())
+        assert toasts(pilot) == ["There is no folder /srv/tiny."]
 
 
 async def test_m_takes_a_path_and_d_the_demo(workbench: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -58,8 +59,29 @@ def test_a_line_has_a_value_for_each_column_and_keeps_peaks(at: Any) -> None:
 def test_what_was_not_seen_is_a_gap(at: Any) -> None:
     history = History()
     history.add(at(5.0), None)
-    history.add(at(59.0), None)
+    history.add(at(59.0, running=1), None)
     assert history.line(lambda _: 1.0, 60, 6) == [1.0, None, None, None, None, 1.0]
+
+
+def test_while_nothing_happens_lines_move_on_in_steps(at: Any) -> None:
+    history = History()
+
+    def shown() -> list[float | None]:
+        return history.line(lambda one: one.tokens_per_s or None, 60, 30)
+
+    for second in range(30):
+        history.add(at(float(second), tokens_per_s=9.0), None)
+    after_traffic = shown()
+    assert after_traffic[-1] == 9.0
+    pictures = []
+    for second in range(30, 90):
+        history.add(at(float(second)), None)
+        pictures.append(shown())
+    changes = [n for n, (one, other) in enumerate(pairwise(pictures), start=31) if one != other]
+    assert pictures[0] == after_traffic
+    assert changes == [40, 60, 80]
+    history.add(at(90.0), "poem")
+    assert history.marks(60, 30) == {29: SWAP}, "and at once when something does"
 
 
 def test_the_past_ends_after_a_quarter_of_an_hour_and_a_look_counts_once(at: Any) -> None:
@@ -73,7 +95,9 @@ def test_swaps_and_preemptions_are_marked_where_they_happened(at: Any) -> None:
     history = History()
     for second in range(60):
         counters = dataclasses.replace(at(0.0).counters, preemptions=int(second >= 20))
-        history.add(at(float(second), counters=counters), "poem" if second >= 40 else None)
+        history.add(
+            at(float(second), counters=counters, running=1), "poem" if second >= 40 else None
+        )
     marks = history.marks(60, 60)
     assert sorted(marks.items(), key=lambda mark: mark[0]) == [(21, PREEMPTION), (41, SWAP)]
 

@@ -28,7 +28,8 @@ def serve() -> Iterator[Serve]:
     opened: list[LocalService] = []
 
     def serve_one(script: FakeScript | None = None, *, adapters: bool = True) -> LocalService:
-        backend = FakeBackend(script, capabilities=BackendCapabilities(adapters=adapters))
+        able = BackendCapabilities(adapters=adapters, sleep=True)
+        backend = FakeBackend(script, capabilities=able)
         runtime = Runtime(backend)
         runtime.start()
         opened.append(LocalService(runtime, Settings(model="fake")))
@@ -121,3 +122,17 @@ def test_left_serving_it_goes_on(serve: Serve) -> None:
     service = serve()
     service.close(Leave.SERVE)
     assert finished(service.chat(ask("Still"))).text == "Still"
+
+
+def test_sleep_and_wake(serve: Serve) -> None:
+    service = serve()
+    stages: list[str] = []
+    assert Ability.SLEEP not in service.missing
+    assert service.sleep(0.0) == "The weights are off the device."
+    assert finished(service.chat(ask("Hello"))).error == (
+        "The engine is asleep; POST /wake_up wakes it."
+    )
+    assert service.wake(lambda stage, _share: stages.append(stage)) == "It takes requests again."
+    assert stages == ["loading nothing"]
+    assert service.wake(lambda stage, _share: stages.append(stage)) == "It was awake already."
+    assert finished(service.chat(ask("Hello"))).text == "Hello"
