@@ -178,11 +178,12 @@ class TransformersBackend:
             raise InvalidValueError(
                 "A request for an adapter comes with a lease on it.", param="adapter"
             )
-        most = self._config.scheduler.max_waiting
+        scheduler = self._config.scheduler
+        most = scheduler.max_num_seqs + scheduler.max_waiting
         if request.params.n > most:
             raise InvalidValueError(
-                f"n asks for {request.params.n} answers, and at most {most} may wait on this "
-                "server (--max-waiting).",
+                f"n asks for {request.params.n} answers, and at most {most} may run and wait on "
+                "this server (--max-seqs, --max-waiting).",
                 param="n",
             )
         model = self.model

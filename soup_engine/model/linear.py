@@ -119,6 +119,10 @@ class _Packed:
             )
         return output
 
+    def __deepcopy__(self, memo: dict[int, object]) -> _Packed:
+        """Copies of a model share it: nothing changes it, and such a tensor cannot be copied."""
+        return self
+
     def dense_weight(self) -> Tensor:
         """A copy in the usual layout."""
         dense: Tensor = self.weight.to_dense()

@@ -135,8 +135,15 @@ async def test_one_answer_more_is_refused_and_the_engine_goes_on(
     backend: TransformersBackend,
 ) -> None:
     item = bound(backend, 0, "one", 8)
-    with pytest.raises(QueueFullError):
+    with pytest.raises(InvalidValueError, match="at most 4 may run and wait"):
         await answer(backend, replace(item, params=replace(item.params, n=5)))
     await all_given_back(backend)
-    outputs = await answer(backend, bound(backend, 1, "two", 8))
+    item = bound(backend, 0, "one", 200)
+    item = replace(item, params=replace(item.params, n=4))
+    async with aclosing(backend.generate(item)) as four:
+        await anext(four)
+        with pytest.raises(QueueFullError):
+            await answer(backend, bound(backend, 1, "two", 8))
+    await all_given_back(backend)
+    outputs = await answer(backend, bound(backend, 2, "two", 8))
     assert outputs[-1].finish_reason is FinishReason.LENGTH

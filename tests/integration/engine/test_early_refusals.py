@@ -57,7 +57,7 @@ def test_more_answers_than_may_ever_wait_are_no_full_queue(
     config = EngineConfig(
         model=model,
         cache=CacheConfig(memory_bytes=1 << 22),
-        scheduler=SchedulerConfig(max_waiting=2),
+        scheduler=SchedulerConfig(max_num_seqs=1, max_waiting=1),
     )
     backend = TransformersBackend(config)
     backend.start()

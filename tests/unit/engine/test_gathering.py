@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -32,6 +33,11 @@ def test_it_waits_for_a_share_of_the_step_while_that_pays_off() -> None:
     assert gathering.left_s(STEP_S, 7.0, started=7.0, latest=7.0) == 0.0
     gathering.record(company=True)
     assert gathering.left_s(STEP_S, 7.0, started=7.0, latest=7.0) > 0.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    state: str = "ready"
 
 
 class Engine:
@@ -65,8 +71,8 @@ class Engine:
     def end_all(self, _error: Exception) -> list[RequestOutput]:
         return []
 
-    def snapshot(self, *_: Any) -> Any:
-        return SimpleNamespace()
+    def snapshot(self, *_: Any) -> Snapshot:
+        return Snapshot()
 
 
 @pytest.fixture
