@@ -281,7 +281,7 @@ class EngineLoop:
 
     def _step(self, engine: LLMEngine) -> None:
         outputs = engine.step()
-        if not engine.has_work:
+        if not (engine.num_running or engine.num_waiting):
             # Who has the last answer and then asks for the figures finds it in them.
             self._snapshot = engine.snapshot(self._identity(), self._state)
         self._deliver(outputs)
