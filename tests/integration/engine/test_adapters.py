@@ -293,7 +293,7 @@ def test_rows_on_different_adapters_with_drafts(
     view = rig.engine.speculation.view()
     assert {item.adapter for item in view.adapters} == {None, *kinds(family)}
     assert sum(item.counts.accepted > 0 for item in view.adapters) >= 2
-    assert 0 < view.counts.accepted < view.counts.drafted
+    assert 0 < view.counts.accepted <= view.counts.drafted
 
 
 @pytest.mark.parametrize("family", FAMILIES)
