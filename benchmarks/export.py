@@ -75,6 +75,7 @@ SOUP_CLI_ENVIRONMENT = Environment(
         "protobuf",
         "safetensors",
         "sentencepiece",
+        "transformers",
         TORCH,
     ),
     python="3.11",

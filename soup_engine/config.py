@@ -106,7 +106,7 @@ class SchedulerConfig:
     max_num_batched_tokens: int = 1024
     stall_factor: float = 1.4
     long_stall_factor: float = 4.0
-    long_stall_interval: int = 30
+    long_stall_interval: int = 60
     short_prompt_interval: int = 4
     max_waiting: int = 1024
     max_adapters: int | None = None

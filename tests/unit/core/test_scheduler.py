@@ -140,11 +140,11 @@ def test_long_prompt_lengthens_decode_steps_by_the_stall_factor(decoding, add) -
         assert len(decodes(engine.step())) == 4
         durations.append(engine.now - before)
     long = [number for number, duration in enumerate(durations) if duration > 1.41 * DECODE_S]
-    assert long[:2] == [0, 31]
-    assert all(later - earlier == 31 for earlier, later in pairwise(long))
+    assert long[:2] == [0, 61]
+    assert all(later - earlier == 61 for earlier, later in pairwise(long))
     assert max(durations) <= 4.01 * DECODE_S
     # A step has 16 tokens by the usual factor, and 120 when it may be long.
-    assert len(durations) <= 1.05 * 2000 / (16 + (120 - 16) / 31)
+    assert len(durations) <= 1.05 * 2000 / (16 + (120 - 16) / 61)
 
 
 def test_short_prompts_are_computed_at_once_but_for_one_right_after_the_other(
