@@ -16,6 +16,9 @@ DEVICES = "cuda, cuda:N, mps or cpu"
 DEVICE_NAME = re.compile(r"cuda(:\d{1,3})?|mps|cpu")
 DTYPES = ("bfloat16", "float16", "float32")
 KV_CACHE_TYPES = ("bf16", "f16", "f32", "q8_0", "fp8")
+MAX_SPEC_TOKENS = 15
+"""With the last token, what attention computes together for many rows."""
+MAX_NGRAM = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +146,53 @@ class LoRAConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeConfig:
+    """What drafts tokens for the model to verify, if anything.
+
+    Attributes:
+        draft_model: folder or hub id of a smaller model; it wins over ``ngram``.
+        ngram: look up what followed the last so many tokens, then fewer, earlier in the text.
+        auto: take the draft registered for the model, or that of a known family.
+        num_tokens: most tokens drafted for a sequence in one step. Fewer are where that is
+            measured to be faster.
+        always: keep drafting where plain decoding is measured to be faster.
+    """
+
+    draft_model: str | None = None
+    ngram: int | None = None
+    auto: bool = False
+    num_tokens: int = 5
+    always: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_tokens <= MAX_SPEC_TOKENS:
+            raise ConfigError(
+                f"spec-tokens goes from 1 to {MAX_SPEC_TOKENS}, not {self.num_tokens}.",
+                param="spec_tokens",
+            )
+        if self.ngram is not None and not 1 <= self.ngram <= MAX_NGRAM:
+            raise ConfigError(
+                f"ngram goes from 1 to {MAX_NGRAM} tokens, not {self.ngram}.", param="ngram"
+            )
+        if self.draft_model is not None and "://" in self.draft_model:
+            raise ConfigError(
+                "A draft model is a folder or hub id, not an address: its weights have to be on"
+                " this machine, since it drafts between two steps of the model.",
+                param="speculative_decoding",
+            )
+
+    @property
+    def enabled(self) -> bool:
+        return self.draft_model is not None or self.ngram is not None or self.auto
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     model: ModelConfig
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     lora: LoRAConfig = field(default_factory=LoRAConfig)
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,68 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftCounts:
+    """What became of drafts: of one answer, of an adapter, or of all.
+
+    Position ``i`` is that of the ``i``-th drafted token, from 0.
+
+    Attributes:
+        lengths: ``lengths[n]`` drafts had ``n`` tokens.
+        histogram: of ``histogram[n]`` drafts ``n`` tokens were accepted.
+        rejected: drafts that ended in a rejection. The others were accepted whole, or cut off by
+            the end of the answer.
+    """
+
+    lengths: tuple[int, ...] = ()
+    histogram: tuple[int, ...] = ()
+    rejected: int = 0
+
+    @property
+    def drafts(self) -> int:
+        return sum(self.histogram)
+
+    @property
+    def drafted(self) -> int:
+        """Drafted tokens."""
+        return sum(length * count for length, count in enumerate(self.lengths))
+
+    @property
+    def accepted(self) -> int:
+        """Accepted tokens."""
+        return sum(length * count for length, count in enumerate(self.histogram))
+
+    @property
+    def drafted_by_position(self) -> tuple[int, ...]:
+        return _above(self.lengths)
+
+    @property
+    def accepted_by_position(self) -> tuple[int, ...]:
+        return _above(self.histogram)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted over drafted tokens, the rate that engines report."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """Tokens that a draft yields, the target's own one included: 1 + accepted / drafts."""
+        return 1.0 + self.accepted / self.drafts if self.drafts else None
+
+    @property
+    def alpha(self) -> float | None:
+        """Acceptance per token that was put to the test, the alpha of Leviathan et al. (2023):
+        behind a rejected token nothing is tested."""
+        tested = self.accepted + self.rejected
+        return self.accepted / tested if tested else None
+
+
+def _above(counts: tuple[int, ...]) -> tuple[int, ...]:
+    """For each ``i`` but the last, how many were counted above it."""
+    return tuple(sum(counts[i + 1 :]) for i in range(len(counts) - 1))
+
+
+@dataclass(frozen=True, slots=True)
 class AlternativeToken:
     """A token at one position with its log-probability (natural log)."""
 
@@ -118,6 +180,7 @@ class RequestOutput:
         logprobs: one entry for each of ``token_ids`` when asked for, else empty.
         stop_reason: the stop string or stop token that ended it, ``None`` for an end token.
         usage, timings: set on the last output of an answer.
+        drafts: of the whole answer, on its last output, where the engine speculates.
         error: set when ``finish_reason`` is ``ERROR``.
     """
 
@@ -130,6 +193,7 @@ class RequestOutput:
     stop_reason: str | int | None = None
     usage: Usage | None = None
     timings: RequestTimings | None = None
+    drafts: DraftCounts | None = None
     error: SoupError | None = field(default=None, compare=False)
 
 

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 
 from soup_engine.adapter_service import AdapterService
 from soup_engine.backends.base import Backend, ProgressCallback
-from soup_engine.config import AdapterConfig, ServerConfig
+from soup_engine.config import AdapterConfig, ServerConfig, SpeculativeConfig
+from soup_engine.errors import UnsupportedParameterError
 from soup_engine.export.jobs import ExportJobs
 from soup_engine.logs import LogBuffer
-from soup_engine.metrics.snapshot import EngineSnapshot
+from soup_engine.metrics.snapshot import EngineSnapshot, SpeculationView
 
 if TYPE_CHECKING:
     from soup_engine.server.background import BackgroundServer
@@ -151,6 +152,20 @@ class Runtime:
 
     def snapshot(self) -> EngineSnapshot:
         return self.backend.snapshot()
+
+    def speculate(self, config: SpeculativeConfig) -> SpeculationView:
+        """Draft in another way from the next step on, or with ``SpeculativeConfig()`` not at all.
+        Blocks while a draft model is loaded.
+
+        Raises:
+            UnsupportedParameterError: the backend does not speculate.
+            CannotRunError: the draft model cannot be loaded, or has no room.
+            EngineStoppedError: the engine is not running.
+        """
+        control = self.backend.speculation
+        if control is None:
+            raise UnsupportedParameterError("This backend does not speculate.")
+        return control.configure(config)
 
     def __enter__(self) -> Runtime:
         self.start()

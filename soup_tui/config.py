@@ -19,6 +19,8 @@ from soup_engine.config import (
     DEVICES,
     DTYPES,
     KV_CACHE_TYPES,
+    MAX_NGRAM,
+    MAX_SPEC_TOKENS,
     AdapterConfig,
     CacheConfig,
     EngineConfig,
@@ -26,6 +28,7 @@ from soup_engine.config import (
     ModelConfig,
     SchedulerConfig,
     ServerConfig,
+    SpeculativeConfig,
 )
 from soup_engine.errors import ConfigError
 from soup_tui.setting import BOOLEAN, FOLDERS, INTEGER, NUMBER, PATH, SIZE, TEXT, Kind, Setting
@@ -204,6 +207,34 @@ class Settings:
         default=_default(LoRAConfig, "max_rank"),
         low=1,
     )
+    speculative_decoding: str | None = _setting(
+        TEXT, "Draft model, whose tokens the model verifies: a folder or hub id.", metavar="PATH"
+    )
+    ngram: int | None = _setting(
+        INTEGER,
+        "Draft without a model, by what followed the last N tokens earlier in the text.",
+        low=1,
+        high=MAX_NGRAM,
+    )
+    auto_spec: bool = _setting(
+        BOOLEAN,
+        "Draft with the model that was distilled for this one, or with the small one of its"
+        " family.",
+        default=_default(SpeculativeConfig, "auto"),
+    )
+    spec_tokens: int = _setting(
+        INTEGER,
+        "Most tokens drafted for a sequence in a step.",
+        also="--num-speculative-tokens",
+        default=_default(SpeculativeConfig, "num_tokens"),
+        low=1,
+        high=MAX_SPEC_TOKENS,
+    )
+    spec_always: bool = _setting(
+        BOOLEAN,
+        "Keep drafting where plain decoding is measured to be faster.",
+        default=_default(SpeculativeConfig, "always"),
+    )
     api_key: str | None = _setting(
         TEXT,
         "Key that clients must send. Other users of the machine can see options in the process"
@@ -330,6 +361,13 @@ class Settings:
                 max_waiting=self.max_waiting,
             ),
             lora=LoRAConfig(max_adapters=self.max_adapters, max_rank=self.max_lora_rank),
+            speculative=SpeculativeConfig(
+                draft_model=self.speculative_decoding,
+                ngram=self.ngram,
+                auto=self.auto_spec,
+                num_tokens=self.spec_tokens,
+                always=self.spec_always,
+            ),
         )
 
     def adapter_config(self, shipped: Mapping[str, Path] | None = None) -> AdapterConfig:

@@ -102,6 +102,7 @@ class Setting:
     """What the table knows of one setting beside its name and default.
 
     Attributes:
+        also: a second name of the option.
         pattern: what a text must be, in words in ``pattern_text``.
         default_text: what ``--help`` says of a default that is found at start.
         commands: the commands that have it as an option.
@@ -111,6 +112,7 @@ class Setting:
     kind: Kind
     help: str
     short: str | None = None
+    also: str | None = None
     metavar: str | None = None
     choices: tuple[str, ...] = ()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from soup_engine.adapters.registry import AdapterRegistry
+from soup_engine.config import SpeculativeConfig
 from soup_engine.messages import AdapterView, GenerationRequest, RequestOutput
-from soup_engine.metrics.snapshot import EngineSnapshot
+from soup_engine.metrics.snapshot import EngineSnapshot, SpeculationView
 
 ProgressCallback: TypeAlias = Callable[[str, float | None], None]
 """Called while loading with what is being done and, where known, the share done (0 to 1)."""
@@ -141,6 +142,27 @@ class AdapterControl(Protocol):
         ...
 
 
+class SpeculationControl(Protocol):
+    """What drafts tokens for the model to verify, switched while requests run."""
+
+    @property
+    def config(self) -> SpeculativeConfig:
+        """As it stands, with the draft model that was found."""
+        ...
+
+    def configure(self, config: SpeculativeConfig) -> SpeculationView:
+        """Draft in another way, or with ``SpeculativeConfig()`` not at all, from the next step on.
+
+        Blocks while a draft model is loaded, so not for an event loop's thread. What was counted
+        stays; a failure leaves everything as it was.
+
+        Raises:
+            CannotRunError: the draft model cannot be loaded, or has no room.
+            EngineStoppedError: the engine is not running.
+        """
+        ...
+
+
 class Backend(Protocol):
     """An engine with a model in it."""
 
@@ -162,6 +184,11 @@ class Backend(Protocol):
     @property
     def adapters(self) -> AdapterControl | None:
         """``None`` where ``capabilities.adapters`` is False. Known after ``start`` returned."""
+        ...
+
+    @property
+    def speculation(self) -> SpeculationControl | None:
+        """``None`` where ``capabilities.speculation`` is False. Known after ``start`` returned."""
         ...
 
     def start(self, on_progress: ProgressCallback | None = None) -> None:

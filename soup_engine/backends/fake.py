@@ -81,6 +81,7 @@ class FakeBackend:
         )
         self._created = int(wall_clock())
         self.text = CharacterText()
+        self.speculation = None  # there is no model whose tokens could be drafted
         self.adapters = (
             FakeAdapters(
                 self.script.name,

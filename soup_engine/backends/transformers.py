@@ -14,6 +14,7 @@ from soup_engine.adapters.records import AdapterLease
 from soup_engine.adapters.registry import AdapterRegistry
 from soup_engine.backends.adapter_loader import AdapterLoader
 from soup_engine.backends.base import BackendCapabilities, ModelInfo, ProgressCallback
+from soup_engine.backends.speculation_switch import SpeculationSwitch
 from soup_engine.config import EngineConfig
 from soup_engine.engine.async_engine import OutputRouter, generate
 from soup_engine.engine.capacity import check_capacity, plan_capacity
@@ -52,7 +53,7 @@ class TransformersBackend:
     """
 
     name = "transformers"
-    capabilities = BackendCapabilities(adapters=True, sleep=True)
+    capabilities = BackendCapabilities(adapters=True, sleep=True, speculation=True)
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
@@ -63,6 +64,7 @@ class TransformersBackend:
         self._identity: EngineIdentity | None = None
         self._host = HostTier()
         self._adapters: AdapterLoader | None = None
+        self._speculation = SpeculationSwitch(config, lambda: self._loop)
         self._progress: ProgressCallback = _no_progress
         self._loop = self._new_loop()
         self._waking: EngineLoop | None = None
@@ -90,6 +92,10 @@ class TransformersBackend:
     @property
     def adapters(self) -> AdapterLoader:
         return _known(self._adapters)
+
+    @property
+    def speculation(self) -> SpeculationSwitch:
+        return self._speculation
 
     def start(self, on_progress: ProgressCallback | None = None) -> None:
         if on_progress is not None:
@@ -119,6 +125,7 @@ class TransformersBackend:
                 self._metrics, self._known_identity(), self._loop.snapshot
             )
             self.adapters.release_base()
+            self._speculation.release()
             _release_memory()
             logger.info(
                 "asleep: resident memory fell from %d to %d MiB",
@@ -138,6 +145,7 @@ class TransformersBackend:
             started = time.monotonic()
             if (error := self._woken()) is not None:
                 self.adapters.release_base()
+                self._speculation.release()
                 _release_memory()
                 asleep.sleep_on()
                 logger.error("not woken: %s", error.message)
@@ -221,7 +229,8 @@ class TransformersBackend:
             self._progress,
             lambda outline: check_capacity(self._config, outline),
         )
-        capacity = plan_capacity(self._config, loaded)
+        draft_layout = self._speculation.load(loaded, self._progress)
+        capacity = plan_capacity(self._config, loaded, draft_layout)
         engine = LLMEngine(
             loaded,
             self._config,
@@ -230,6 +239,7 @@ class TransformersBackend:
             adapters=self._host,
             release_lease=self._release_lease,
         )
+        self._speculation.install(engine)
         if self._adapters is not None:
             self._adapters.take_base(engine.adapter_sites, loaded.base_modules)
         self._text = InputProcessor(loaded.tokenizer)
@@ -278,7 +288,12 @@ class TransformersBackend:
             num_parameters=loaded.num_parameters,
             has_chat_template=self.text.has_chat_template,
             created=loaded.created,
-            notes=(*loaded.notes, *capacity.notes, *template_note),
+            notes=(
+                *loaded.notes,
+                *capacity.notes,
+                *template_note,
+                *self._speculation.notes,
+            ),
         )
 
 

@@ -55,8 +55,11 @@ KVOperation: TypeAlias = CreateSlab | FreeSlab | MoveRow | LoadBlocks | SaveBloc
 class ScheduledSequence:
     """``num_tokens`` tokens of a sequence, from its position ``start`` on, in row ``row``.
 
-    ``samples`` is True when the last of them is the sequence's last token, so that a next token
-    is to be chosen; a prefill chunk that leaves prompt tokens over does not sample.
+    ``samples`` is True when its last token is among them, so that a next one is to be chosen; a
+    prefill chunk that leaves prompt tokens over does not sample.
+
+    ``drafts`` are counted in ``num_tokens`` and stand behind the sequence's last token. A next
+    token is chosen behind each of them, too, as if it were part of the sequence.
     """
 
     sequence: Sequence
@@ -64,6 +67,12 @@ class ScheduledSequence:
     num_tokens: int
     row: RowRef
     samples: bool
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def num_samples(self) -> int:
+        """Positions at which a next token is chosen; they are its last ones."""
+        return 1 + len(self.drafts) if self.samples else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +109,10 @@ class SampledToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRunnerOutput:
-    """Sampled tokens of the sequences that sampled, in the order they were scheduled.
+    """Sampled tokens of the sequences that sampled, in the order of their rows.
 
-    A sequence may get several tokens in a step (an accepted draft and the one after it).
+    A sequence gets the drafted tokens that were accepted, and one more.
     """
 
-    sampled: tuple[tuple[Sequence, tuple[SampledToken, ...]], ...]
+    sampled: tuple[tuple[ScheduledSequence, tuple[SampledToken, ...]], ...]
     duration_s: float

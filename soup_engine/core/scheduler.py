@@ -5,12 +5,14 @@ A step of the engine reads::
     plan = scheduler.schedule()
     result = runner.execute(plan)
     scheduler.complete(plan, result.duration_s)
+    scheduler.accept(item, accepted)  # for each item with drafts
     …append the sampled tokens to each sequence's token_ids…
     scheduler.finish(sequence)  # for each one that ended
 
-Decode, prefill chunk and (later) draft verification are the same thing: a number of tokens for
-a row. A step first gives every decoding row its token, then admits waiting sequences while
-there is room, then shares the room among all prompts that are not computed yet.
+Decode, prefill chunk and the verification of a draft are the same thing: a number of tokens for
+a row. A step first gives every decoding row its token, then its draft as far as that takes no
+more than half of the room and costs nobody its place, then admits waiting sequences while there
+is room, then shares the room among all prompts that are not computed yet.
 
 Four rules keep it fair:
 
@@ -99,6 +101,12 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def decoding(self) -> list[Sequence]:
+        """Running sequences that have some output and whose next step computes one token: those
+        that may be given drafts. What they are given must fit into the context."""
+        return [s for s in self._running if s.num_output_tokens and s.num_uncomputed_tokens == 1]
+
+    @property
     def has_work(self) -> bool:
         """Whether a step would do anything, be it only to save or free memory. It would not
         while all that is there waits for adapters that are not ready."""
@@ -153,7 +161,8 @@ class Scheduler:
         chosen: list[tuple[Sequence, int]] = []
         preempted = self._schedule_decodes(chosen)
         num_decodes = len(chosen)
-        room, share = self._prefill_room(num_decodes)
+        num_drafts = self._add_drafts(chosen)
+        room, share = self._prefill_room(num_decodes, num_drafts)
         prompts = [s for s in self._running if s.num_uncomputed_tokens > 1]
         # Where memory just ran out, admitting would only take back what preemption gave.
         if room and (not preempted or not self._running):
@@ -169,21 +178,21 @@ class Scheduler:
     def complete(self, plan: SchedulerOutput, duration_s: float) -> None:
         """The plan was carried out in ``duration_s``: its tokens have their keys and values.
 
-        Call it before the sampled tokens are appended. Whoever appends fewer tokens than were
-        computed (rejected drafts) lowers ``num_computed_tokens`` to fit.
+        Call it before the sampled tokens are appended.
         """
-        num_decodes = 0
+        num_decodes = num_drafts = 0
         for item in plan.scheduled:
             sequence = item.sequence
             sequence.num_computed_tokens = item.start + item.num_tokens
             if _is_decode(item):
                 num_decodes += 1
+                num_drafts += len(item.drafts)
             elif item.samples:
                 self._cache.save_prefix(sequence)  # prefill is complete
             if item.samples:
                 self._waiting.charge(sequence, 1)
         if plan.scheduled:
-            num_prefill_tokens = plan.num_tokens - num_decodes
+            num_prefill_tokens = plan.num_tokens - num_decodes - num_drafts
             self._cost.record(
                 num_decodes=num_decodes,
                 num_prefill_tokens=num_prefill_tokens,
@@ -193,6 +202,12 @@ class Scheduler:
                 was_long = num_prefill_tokens > self._usual_room
                 self._steps_since_long_stall = 0 if was_long else self._steps_since_long_stall + 1
         self._busy_s_since_finish += duration_s
+
+    def accept(self, item: ScheduledSequence, num_accepted: int) -> None:
+        """The first ``num_accepted`` drafts of a completed item are part of its sequence. What
+        was computed for the others is void. Call it before the sampled tokens are appended."""
+        item.sequence.num_computed_tokens -= len(item.drafts) - num_accepted
+        self._waiting.charge(item.sequence, num_accepted)
 
     def reset(self) -> tuple[Sequence, ...]:
         """A step failed half way, so nothing is known of what rows and blocks hold.
@@ -248,8 +263,24 @@ class Scheduler:
             chosen.append((sequence, 1))
         return preempted
 
+    def _add_drafts(self, chosen: list[tuple[Sequence, int]]) -> int:
+        """Give decoding rows what was drafted for them; returns how many tokens that are."""
+        room = (self._config.max_num_batched_tokens - len(chosen)) // 2
+        added = 0
+        for number, (sequence, _) in enumerate(chosen):
+            if not sequence.draft_token_ids:
+                continue
+            drafts = sequence.draft_token_ids[: room - added]
+            if not self._cache.grow(sequence, sequence.num_tokens + len(drafts)):
+                drafts = ()
+            sequence.draft_token_ids = drafts
+            chosen[number] = (sequence, 1 + len(drafts))
+            added += len(drafts)
+        return added
+
     def _preempt_last(self) -> Sequence:
         sequence = self._running.pop()
+        sequence.draft_token_ids = ()
         self._slots.leave(sequence)
         self._cache.free(sequence)
         sequence.status = SequenceStatus.PREEMPTED
@@ -258,10 +289,10 @@ class Scheduler:
         self._waiting.put_back(sequence)
         return sequence
 
-    def _prefill_room(self, num_decodes: int) -> tuple[int, int]:
+    def _prefill_room(self, num_decodes: int, num_drafts: int) -> tuple[int, int]:
         """Prefill tokens that this step may have beside its decode rows, and the even share of
         them that the prompt admitted first is sure of."""
-        budget = self._config.max_num_batched_tokens - num_decodes
+        budget = self._config.max_num_batched_tokens - num_decodes - num_drafts
         free_places = self._config.max_num_seqs - len(self._running)
         num_admissible = self._waiting.num_admissible(self._slots, free_places)
         num_pending = len(self._running) - num_decodes + num_admissible
@@ -337,9 +368,11 @@ def _num_uncomputed_tokens(sequence: Sequence) -> int:
 def _scheduled(sequence: Sequence, num_tokens: int) -> ScheduledSequence:
     start = sequence.num_computed_tokens
     assert sequence.row is not None, "a scheduled sequence has a row"
-    samples = start + num_tokens == sequence.num_tokens
-    return ScheduledSequence(sequence, start, num_tokens, sequence.row, samples)
+    drafts, sequence.draft_token_ids = sequence.draft_token_ids, ()
+    samples = start + num_tokens - len(drafts) == sequence.num_tokens
+    return ScheduledSequence(sequence, start, num_tokens, sequence.row, samples, drafts)
 
 
 def _is_decode(item: ScheduledSequence) -> bool:
-    return item.num_tokens == 1 and item.start >= item.sequence.num_prompt_tokens
+    one = item.num_tokens - len(item.drafts) == 1
+    return one and item.start >= item.sequence.num_prompt_tokens

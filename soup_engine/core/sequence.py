@@ -37,6 +37,7 @@ class Sequence:
         index: which of the request's ``n`` answers.
         adapter_hash: content hash of the adapter it wears (``b""`` for the base); part of the
             hash of its blocks, so an adapter that changed never sees another one's keys.
+        draft_token_ids: proposed for the next step, to be verified there.
         row: ``None`` while it holds no memory.
         num_cached_tokens: prompt tokens taken from the prefix cache at first admission.
     """
@@ -57,6 +58,7 @@ class Sequence:
     finish_reason: FinishReason | None = None
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
+    draft_token_ids: tuple[int, ...] = ()
     row: RowRef | None = None
     block_hashes: list[bytes] = field(default_factory=list)
     """Hashes of the full blocks at its start, as far as they were asked for."""

@@ -9,6 +9,7 @@ import torch
 from soup_engine.config import EngineConfig
 from soup_engine.errors import ConfigError, DeviceError, InsufficientMemoryError
 from soup_engine.model.device import available_memory, default_kv_budget, in_gib
+from soup_engine.model.kv_cache import KVLayout
 from soup_engine.model.loader import LoadedModel, ModelOutline
 
 KV_DTYPES = {
@@ -55,11 +56,17 @@ def check_capacity(config: EngineConfig, outline: ModelOutline) -> None:
         return
     _check_budget(budget, outline.device)
     if outline.layout is not None:
-        _cut(config, outline, budget, outline.layout.bytes_per_token(kv_dtype))
+        per_token = outline.layout.bytes_per_token(kv_dtype)
+        _cut(config, outline, budget, per_token, per_token)
 
 
-def plan_capacity(config: EngineConfig, loaded: LoadedModel) -> Capacity:
+def plan_capacity(
+    config: EngineConfig, loaded: LoadedModel, draft: KVLayout | None = None
+) -> Capacity:
     """Choose context length and cut the budget.
+
+    Args:
+        draft: of a draft model, whose rows come out of the same budget.
 
     Raises:
         ConfigError: a longer context is asked for than the model has.
@@ -74,7 +81,8 @@ def plan_capacity(config: EngineConfig, loaded: LoadedModel) -> Capacity:
         budget = default_kv_budget(outline.device)
     _check_budget(budget, outline.device)
     per_token = loaded.model.layout.bytes_per_token(kv_dtype)
-    cut = _cut(config, outline, budget, per_token)
+    row_bytes = per_token + (0 if draft is None else draft.bytes_per_token(kv_dtype))
+    cut = _cut(config, outline, budget, per_token, row_bytes)
     return Capacity(
         kv_type=_NAMES[kv_dtype],
         kv_dtype=kv_dtype,
@@ -95,12 +103,19 @@ class _Cut:
     notes: tuple[str, ...] = ()
 
 
-def _cut(config: EngineConfig, outline: ModelOutline, budget: int, per_token: int) -> _Cut:
-    """Cut a budget into rows and prefix blocks, and see what context it allows."""
+def _cut(
+    config: EngineConfig, outline: ModelOutline, budget: int, per_token: int, row_bytes: int
+) -> _Cut:
+    """Cut a budget into rows and prefix blocks, and see what context it allows.
+
+    Args:
+        per_token: bytes of a token in a prefix block.
+        row_bytes: of a token in a row, with what a draft model keeps of it.
+    """
     cache = config.cache
     share = cache.prefix_fraction if cache.prefix_caching else 0.0
     prefix_blocks = int(budget * share) // (per_token * cache.block_size)
-    row_tokens = (budget // per_token) - prefix_blocks * cache.block_size
+    row_tokens = (budget - prefix_blocks * cache.block_size * per_token) // row_bytes
     # A row is a whole number of blocks.
     fits = row_tokens // cache.block_size * cache.block_size
     asked = config.model.max_model_len
@@ -109,7 +124,7 @@ def _cut(config: EngineConfig, outline: ModelOutline, budget: int, per_token: in
         return _Cut(row_tokens, prefix_blocks, wanted)
     if asked is not None or fits < cache.block_size:
         raise InsufficientMemoryError(
-            f"A context of {wanted} tokens takes {in_gib(wanted * per_token / (1 - share))} of "
+            f"A context of {wanted} tokens takes {in_gib(wanted * row_bytes / (1 - share))} of "
             f"keys and values; the budget is {in_gib(budget)}. Raise --kv-cache-memory or lower "
             "--max-model-len."
         )

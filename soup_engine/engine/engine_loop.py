@@ -10,8 +10,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from soup_engine.engine.gathering import Gathering
 from soup_engine.engine.llm_engine import LLMEngine
@@ -29,6 +30,7 @@ from soup_engine.metrics.snapshot import EngineSnapshot
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_INTERVAL_S = 0.25
+T = TypeVar("T")
 Command = Callable[[LLMEngine], Iterable[RequestOutput]]
 
 
@@ -157,6 +159,28 @@ class EngineLoop:
         """End a request, if it is still there, before the next step. From any thread."""
         self._send(lambda engine: engine.abort(request_id))
 
+    def call(self, work: Callable[[LLMEngine], T]) -> T:
+        """Do something with the engine between two steps, and wait for what comes of it. From any
+        thread but the engine's.
+
+        Raises:
+            EngineStoppedError: the engine is stopping, or asleep.
+            Exception: what ``work`` raised.
+        """
+        done: Future[T] = Future()
+
+        def command(engine: LLMEngine) -> Iterable[RequestOutput]:
+            try:
+                done.set_result(work(engine))
+            except Exception as error:  # raised where it is waited for
+                done.set_exception(error)
+            return ()
+
+        with self._lock:
+            self.check_accepts()
+            self._send(command)
+        return done.result()
+
     def stop(self, drain_timeout_s: float, ending: Ending = STOP) -> None:
         """Take no more requests, wait for the running ones, end the rest, end the thread.
 
@@ -257,7 +281,7 @@ class EngineLoop:
 
     def _step(self, engine: LLMEngine) -> None:
         outputs = engine.step()
-        if not engine.has_work:
+        if not (engine.num_running or engine.num_waiting):
             # Who has the last answer and then asks for the figures finds it in them.
             self._snapshot = engine.snapshot(self._identity(), self._state)
         self._deliver(outputs)

@@ -15,12 +15,18 @@ from typing import TypeAlias
 
 from soup_engine.config import EngineConfig
 from soup_engine.core.kv_cache_manager import KVCacheManager
-from soup_engine.core.plan import ModelRunnerOutput, SampledToken, SchedulerOutput
+from soup_engine.core.plan import (
+    ModelRunnerOutput,
+    SampledToken,
+    ScheduledSequence,
+    SchedulerOutput,
+)
 from soup_engine.core.scheduler import Scheduler
 from soup_engine.core.sequence import Sequence, SequenceStatus
 from soup_engine.engine.capacity import Capacity
 from soup_engine.engine.input_processor import build_sequences
 from soup_engine.engine.output_processor import OutputProcessor
+from soup_engine.engine.speculation import Speculation
 from soup_engine.errors import EngineStepError, SoupError
 from soup_engine.lora.residency import HostTier, SlotTable
 from soup_engine.messages import (
@@ -44,6 +50,9 @@ logger = logging.getLogger(__name__)
 ReleaseLease: TypeAlias = Callable[[AdapterBinding, int], None]
 """Gives a lease back, with the number of tokens that were generated under it."""
 
+_STEP_ERRORS = (RuntimeError, ValueError, IndexError, MemoryError)
+"""What may come out of a forward pass."""
+
 
 class LLMEngine:
     """Continuous batching over one model.
@@ -55,6 +64,7 @@ class LLMEngine:
         metrics: where everything is counted.
         adapters: what is loaded; requests hold leases on what they wear.
         release_lease: called once for each request that has one, when its last answer ends.
+        speculation: drafts tokens for the model to verify; ``None`` for plain decoding.
     """
 
     def __init__(
@@ -66,6 +76,7 @@ class LLMEngine:
         *,
         adapters: HostTier | None = None,
         release_lease: ReleaseLease = lambda _lease, _tokens: None,
+        speculation: Speculation | None = None,
     ) -> None:
         cache = config.cache
         num_slots = config.lora.max_adapters
@@ -98,6 +109,7 @@ class LLMEngine:
         self.runner = ModelRunner(loaded.model, pool, Sampler())
         self.adapter_sites = AdapterSites(loaded.model, loaded.base_modules, num_slots)
         self.slots = SlotTable(adapters or HostTier(), self.adapter_sites, num_slots)
+        self.speculation = speculation
         self._release_lease = release_lease
         self._leases: dict[str, AdapterBinding] = {}
         self.output_processor = OutputProcessor(
@@ -152,17 +164,26 @@ class LLMEngine:
         """One schedule, one forward pass; returns what it added to each answer."""
         for freed in self.slots.release_freed():
             self.kv.forget_adapter(freed)
+        if self.speculation is not None:
+            try:
+                self.speculation.propose(self.scheduler.decoding)
+            except _STEP_ERRORS as error:
+                return self._fail_step(error)
         plan = self.scheduler.schedule()
         if plan.empty:
             return []
         try:
             self._admit_adapters(plan)
             result = self.runner.execute(plan, self.slots.slots)
-        except (RuntimeError, ValueError, IndexError, MemoryError) as error:
+        except _STEP_ERRORS as error:
             return self._fail_step(error)
         self.scheduler.complete(plan, result.duration_s)
         now = time.monotonic()
-        outputs = [self._advance(sequence, tokens, now) for sequence, tokens in result.sampled]
+        outputs: list[RequestOutput] = []
+        for item, tokens in result.sampled:
+            outputs += self._advance(item, tokens, now)
+        if self.speculation is not None:
+            self.speculation.complete(plan, result)
         self._count_step(plan, result, outputs, now)
         return outputs
 
@@ -184,6 +205,7 @@ class LLMEngine:
                 if not sequence.finished
             ),
             memory_rss_bytes=resident_memory_bytes(),
+            speculation=None if self.speculation is None else self.speculation.view(),
         )
 
     def check_integrity(self) -> None:
@@ -209,19 +231,32 @@ class LLMEngine:
         return {sequence.adapter_hash for sequence in self.scheduler if sequence.row is not None}
 
     def _advance(
-        self, sequence: Sequence, tokens: tuple[SampledToken, ...], now: float
-    ) -> RequestOutput:
-        """Hand sampled tokens to the output processor and note what time they took."""
+        self, item: ScheduledSequence, tokens: tuple[SampledToken, ...], now: float
+    ) -> list[RequestOutput]:
+        """Hand sampled tokens to the output processor, each for an output of its own, and note
+        what time they took.
+
+        Tokens of one step leave at one moment. So they make one gap between outputs, as their
+        reader sees it; that there are several of them shows in TPOT.
+        """
+        sequence = item.sequence
+        if item.drafts:
+            self.scheduler.accept(item, max(0, len(tokens) - 1))
         previous = sequence.last_output_time
         waited_for_text = sequence.first_token_time is None
-        output = self.output_processor.process(sequence, tokens, now)
+        outputs = [self.output_processor.process(sequence, tokens[:1], now)]
+        for token in tokens[1:]:
+            if outputs[-1].finish_reason is None:
+                outputs.append(self.output_processor.process(sequence, (token,), now))
         if waited_for_text and sequence.first_token_time is not None:
             self.metrics.record_first_token(sequence.first_token_time - sequence.arrival_time)
-        elif previous is not None and output.token_ids:
+        elif previous is not None and tokens:
             self.metrics.record_inter_token(now - previous)
-        if output.finish_reason is not None:
-            self._release(sequence, output)
-        return output
+        if item.drafts and self.speculation is not None:
+            self.speculation.record(item, len(tokens), len(outputs) if tokens else 0)
+        if outputs[-1].finish_reason is not None:
+            outputs[-1] = self._release(sequence, outputs[-1])
+        return outputs
 
     def _fail_step(self, error: Exception) -> list[RequestOutput]:
         """A step broke off half way: end what was running; what waits starts on clean memory."""
@@ -231,9 +266,10 @@ class LLMEngine:
         outputs = []
         for sequence in self.scheduler.reset():
             output = self.output_processor.finish(sequence, FinishReason.ERROR, now, public)
-            self._forget(sequence, output)
-            outputs.append(output)
+            outputs.append(self._forget(sequence, output))
         self.runner.reset()
+        if self.speculation is not None:
+            self.speculation.reset()
         return outputs
 
     def _end(
@@ -245,17 +281,16 @@ class LLMEngine:
             if sequence.finished:
                 continue
             output = self.output_processor.finish(sequence, reason, now, error)
-            self._release(sequence, output)
-            outputs.append(output)
+            outputs.append(self._release(sequence, output))
         return outputs
 
-    def _release(self, sequence: Sequence, output: RequestOutput) -> None:
-        """Give back what an ended sequence holds."""
+    def _release(self, sequence: Sequence, output: RequestOutput) -> RequestOutput:
+        """Give back what an ended sequence holds; returns its last output, completed."""
         failed = output.finish_reason is FinishReason.ERROR
         self.scheduler.finish(sequence, keep_prefix=not failed)
-        self._forget(sequence, output)
+        return self._forget(sequence, output)
 
-    def _forget(self, sequence: Sequence, output: RequestOutput) -> None:
+    def _forget(self, sequence: Sequence, output: RequestOutput) -> RequestOutput:
         """Drop what is known of an ended sequence, and count it."""
         self.runner.sampler.forget(sequence)
         sequences = self._sequences[sequence.request_id]
@@ -272,6 +307,9 @@ class LLMEngine:
             request_id=sequence.request_id,
             adapter=sequence.adapter,
         )
+        if self.speculation is None:
+            return output
+        return replace(output, drafts=self.speculation.finish(sequence))
 
     def _count_step(
         self,

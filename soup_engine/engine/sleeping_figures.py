@@ -30,6 +30,7 @@ class SleepingFigures:
         self._kv = dataclasses.replace(
             last.kv, used_bytes=0, row_blocks_used=0, prefix_blocks_used=0, used_fraction=0.0
         )
+        self._speculation = last.speculation
         self._lock = threading.Lock()
         self._waking = False
         self._snapshot = self._taken()
@@ -65,4 +66,5 @@ class SleepingFigures:
             kv=self._kv,
             requests=(),
             memory_rss_bytes=resident_memory_bytes(),
+            speculation=self._speculation,
         )

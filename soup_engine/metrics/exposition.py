@@ -18,7 +18,12 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from soup_engine.messages import AdapterView, FinishReason
-from soup_engine.metrics.snapshot import CumulativeHistogram, EngineSnapshot, Percentiles
+from soup_engine.metrics.snapshot import (
+    CumulativeHistogram,
+    EngineSnapshot,
+    Percentiles,
+    SpeculationView,
+)
 
 _OPENMETRICS = "application/openmetrics-text"
 # Asked for any other escaping, prometheus_client turns the colons in sample names into
@@ -102,6 +107,7 @@ def render_json(snapshot: EngineSnapshot) -> dict[str, Any]:
         },
         "steps_total": counters.steps,
         "memory_rss_bytes": snapshot.memory_rss_bytes,
+        "speculation": _speculation(snapshot.speculation),
     }
 
 
@@ -123,6 +129,24 @@ def render_prometheus(
     # The header itself is not handed on: choose_encoder fails on a malformed version in it.
     encode, content_type = choose_encoder("")
     return encode(registry), content_type
+
+
+def _speculation(view: SpeculationView | None) -> dict[str, Any] | None:
+    if view is None:
+        return None
+    counts = view.counts
+    return {
+        "method": view.method,
+        "drafts_total": counts.drafts,
+        "draft_tokens_total": counts.drafted,
+        "accepted_tokens_total": counts.accepted,
+        "accepted_tokens_by_position_total": list(counts.accepted_by_position),
+        "acceptance_rate": _finite(counts.acceptance_rate),
+        "mean_acceptance_length": _finite(counts.mean_acceptance_length),
+        "alpha": _finite(counts.alpha),
+        "modelled_speedup": _finite(view.modelled_speedup),
+        "measured_speedup": _finite(view.measured_speedup),
+    }
 
 
 def _finite(value: float | None) -> float | None:
@@ -156,6 +180,8 @@ class _SnapshotCollector(Collector):
         yield from self._gauges()
         yield from self._counters()
         yield from self._by_adapter()
+        if self._snapshot.speculation is not None:
+            yield from self._drafts(self._snapshot.speculation)
         for name, (key, documentation) in _HISTOGRAMS.items():
             if key in self._snapshot.histograms:
                 yield self._histogram(name, documentation, self._snapshot.histograms[key])
@@ -231,6 +257,33 @@ class _SnapshotCollector(Collector):
             "soup:adapter_generation_tokens",
             "Output tokens of an adapter's requests that have ended.",
             [({"adapter": view.name}, view.tokens) for view in self._adapters],
+        )
+
+    def _drafts(self, speculation: SpeculationView) -> Iterator[Metric]:
+        counts = speculation.counts
+        for name, documentation, value in (
+            ("vllm:spec_decode_num_drafts", "Drafts that were verified.", counts.drafts),
+            ("vllm:spec_decode_num_draft_tokens", "Drafted tokens.", counts.drafted),
+            ("vllm:spec_decode_num_accepted_tokens", "Accepted tokens.", counts.accepted),
+        ):
+            yield self._counter(name, documentation, [({}, value)])
+        by_position = list(counts.accepted_by_position)
+        by_position += [0] * (speculation.num_tokens - len(by_position))
+        yield self._counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Accepted tokens by their position in a draft.",
+            [({"position": str(place)}, value) for place, value in enumerate(by_position)],
+        )
+        adapters = [(item.adapter or "", item.counts) for item in speculation.adapters]
+        yield self._counter(
+            "soup:adapter_spec_decode_num_draft_tokens",
+            "Drafted tokens by adapter, empty for the base.",
+            [({"adapter": name}, item.drafted) for name, item in adapters],
+        )
+        yield self._counter(
+            "soup:adapter_spec_decode_num_accepted_tokens",
+            "Accepted tokens by adapter, empty for the base.",
+            [({"adapter": name}, item.accepted) for name, item in adapters],
         )
 
     def _gauge(self, name: str, documentation: str, value: float) -> Metric:

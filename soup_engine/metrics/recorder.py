@@ -27,6 +27,7 @@ from soup_engine.metrics.snapshot import (
     FinishedRequest,
     KVCacheUsage,
     Percentiles,
+    SpeculationView,
 )
 from soup_engine.metrics.throughput import Throughput
 from soup_engine.metrics.windows import SlidingWindows
@@ -113,7 +114,8 @@ class EngineMetrics:
         self._record("ttft", ttft_s)
 
     def record_inter_token(self, gap_s: float) -> None:
-        """The gap between two output events of one answer."""
+        """The gap between two moments at which one answer got on. Tokens of one step, as an
+        accepted draft brings, leave at one moment and make one gap."""
         self._record("itl", gap_s)
 
     def record_finished(
@@ -191,6 +193,7 @@ class EngineMetrics:
         kv: KVCacheUsage,
         requests: tuple[RequestView, ...],
         memory_rss_bytes: int,
+        speculation: SpeculationView | None = None,
     ) -> EngineSnapshot:
         """Everything recorded so far, as of ``now`` (monotonic) and ``wall_time`` (Unix).
 
@@ -222,6 +225,7 @@ class EngineMetrics:
             requests=requests,
             memory_rss_bytes=memory_rss_bytes,
             finished=finished,
+            speculation=speculation,
         )
 
     def _record(self, measure: str, seconds: float) -> None:

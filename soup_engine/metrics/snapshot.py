@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from soup_engine.messages import FinishReason, RequestView
+from soup_engine.messages import DraftCounts, FinishReason, RequestView
 
 WINDOWS_S = (60, 300, 900)
 """The sliding windows, in seconds: 1, 5 and 15 minutes."""
@@ -20,6 +20,9 @@ MEASURES = ("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode")
 
 TIME_HISTOGRAMS = (*MEASURES, "inference", "step")
 """Durations that have a cumulative histogram, in seconds."""
+
+SPECULATION_INTERVAL_S = 5
+"""Seconds of a ``SpeculationInterval``."""
 
 TOKEN_HISTOGRAMS = ("prompt_tokens", "prefill_tokens", "generation_tokens")
 """Token counts of a finished answer that have a cumulative histogram: its prompt, the part of
@@ -117,6 +120,72 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSpeculation:
+    """Drafts for one adapter, or for the base (``adapter`` is ``None``).
+
+    Attributes:
+        counts: since the start of the engine.
+        alpha: acceptance per tested token, lately.
+        measured_speedup: against plain decoding, over the last hundred drafts or so.
+        off_for_s: seconds until drafts are tried again, where plain decoding was faster.
+        reason: why it gets no drafts, in a sentence.
+    """
+
+    adapter: str | None
+    counts: DraftCounts
+    alpha: float | None
+    measured_speedup: float | None
+    off_for_s: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationInterval:
+    """What was drafted in ``SPECULATION_INTERVAL_S`` seconds from ``start`` (monotonic)."""
+
+    start: float
+    drafts: int
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationView:
+    """Speculation as it stands. Costs and speed-ups are in plain decode steps of the present
+    number of rows; ``None`` where nothing was measured yet.
+
+    Attributes:
+        method: ``draft_model``, ``ngram`` or ``off``.
+        draft: what the draft model was loaded from.
+        num_tokens: most tokens drafted for a sequence in a step.
+        always: it drafts even where plain decoding is faster.
+        counts: since the start of the engine, over all methods.
+        intervals: of the last minutes, oldest first; those without drafts are left out.
+        mean_length: tokens of a draft, lately.
+        draft_cost: of drafting one token for each sequence, the ``c`` of the break-even formula.
+        verify_cost: of a step that verifies drafts of this length, its ``v``.
+        plain_step_s: seconds of a plain step.
+        modelled_speedup: by the formula, from acceptance, length and these costs.
+        notes: what people should know of it.
+    """
+
+    method: str
+    draft: str | None
+    num_tokens: int
+    always: bool
+    counts: DraftCounts
+    adapters: tuple[AdapterSpeculation, ...]
+    intervals: tuple[SpeculationInterval, ...]
+    mean_length: float | None
+    draft_cost: float | None
+    verify_cost: float | None
+    plain_step_s: float | None
+    modelled_speedup: float | None
+    measured_speedup: float | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSnapshot:
     """State of the engine at ``time`` (monotonic) and ``wall_time`` (Unix).
 
@@ -130,6 +199,7 @@ class EngineSnapshot:
         tokens_per_s: output tokens a second over the last 10 seconds.
         requests: those in flight, oldest first.
         finished: the last 1,000 answers, in the order they finished.
+        speculation: ``None`` where nothing was ever drafted.
     """
 
     time: float
@@ -153,3 +223,4 @@ class EngineSnapshot:
     requests: tuple[RequestView, ...]
     memory_rss_bytes: int
     finished: tuple[FinishedRequest, ...] = ()
+    speculation: SpeculationView | None = None

@@ -8,6 +8,7 @@ runs unchanged between the two.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -152,30 +153,36 @@ class RaggedCache(FlatCache):
         return key_states, value_states
 
 
-_current_step: Step | None = None
+class _Current(threading.local):
+    """Of the thread that owns the model; another may be loading a second one."""
+
+    step: Step | None = None
+
+
+_current = _Current()
 
 
 @contextmanager
 def running(step: Step) -> Iterator[None]:
     """Make ``step`` the one that the hooks belong to; one thread owns the model."""
-    global _current_step
-    previous, _current_step = _current_step, step
+    previous, _current.step = _current.step, step
     try:
         yield
     finally:
-        _current_step = previous
+        _current.step = previous
 
 
 def current_adapters() -> StepAdapters | None:
     """The adapters of the step that runs; ``None`` where none does, or all is on the base."""
-    return None if _current_step is None else _current_step.input.adapters
+    step = _current.step
+    return None if step is None else step.input.adapters
 
 
 def ragged_mask(*, mask_function: MaskFunction = causal_mask_function, **_: Any) -> RaggedMask:
     """The registered mask function: keep the rule for later, with the step that runs."""
-    if _current_step is None:
+    if _current.step is None:
         raise RuntimeError("a model with ragged attention was called outside a model runner")
-    return RaggedMask(_current_step, mask_function)
+    return RaggedMask(_current.step, mask_function)
 
 
 def ragged_attention(
@@ -224,14 +231,19 @@ def attend_rows(
     for number, group in enumerate(step.input.groups):
         slab = step.pool.slab(group.slab)
         first = group.first_token
-        states = query[first : first + group.rows * group.queries]
+        padding = group.padding
+        if padding is None:
+            states = query[first : first + group.rows * group.queries]
+        else:
+            states = query[padding.sources]
         keys = _context(slab.keys(step.layer), group)
         values = _context(slab.values(step.layer), group)
         states = states.view(group.rows, group.queries, *query.shape[1:])
-        pieces.append(attend(states, keys, values, group, mask, number, scale, softcap))
-    padding = len(query) - sum(map(len, pieces))
-    if padding:
-        pieces.append(pieces[0].new_zeros((padding, *pieces[0].shape[1:])))
+        output = attend(states, keys, values, group, mask, number, scale, softcap)
+        pieces.append(output if padding is None else output[padding.places])
+    unused = len(query) - sum(map(len, pieces))
+    if unused:
+        pieces.append(pieces[0].new_zeros((unused, *pieces[0].shape[1:])))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 

@@ -3,9 +3,10 @@
 A decode step launches hundreds of small kernels, and on a GPU the launching is what takes the
 time. A graph replays them in one go, at fixed addresses and shapes. So a step whose rows fit a
 captured shape has its inputs copied into that graph's buffers: the rows of each slab padded to
-a power of two, attention over the whole capacity of the slab. Padding repeats the slab's first
-token, its logits are dropped, and its keys go to the position behind the first row's capacity,
-which nobody reads: the row that it stands for may be somebody's.
+a power of two, each with as many tokens as the longest (its last one and the longest draft),
+attention over the whole capacity of the slab. Padding repeats other tokens, its logits are
+dropped, and its keys go to the position behind the first row's capacity, which nobody reads: the
+row that it stands for may be somebody's.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ MAX_GRAPHS = 32
 SIGHTINGS_BEFORE_CAPTURE = 4
 """A shape is captured once it came so often: capturing costs as much as some dozens of steps."""
 
-Shape: TypeAlias = tuple[tuple[int, int], ...]
-"""(slab, padded rows) of each slab in the step."""
+Shape: TypeAlias = tuple[tuple[int, int, int], ...]
+"""(slab, padded rows, tokens of each row) of each slab in the step."""
 
 Capture: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Tensor, Callable[[], None]]]
 """Runs a function once and returns its output tensor with a way to compute it anew in place."""
@@ -38,13 +39,13 @@ class _Graph:
     """A captured step: ``replay`` turns what stands in ``buffers`` into ``logits``.
 
     ``index`` is what the writes of ``buffers`` are slices of; ``unused`` is the same with
-    every row a padded one.
+    every token a padded one.
     """
 
     buffers: ModelInput
-    index: Tensor  # [padded rows]
-    unused: Tensor  # [padded rows]
-    logits: Tensor  # [padded rows, vocab]
+    index: Tensor  # [padded tokens]
+    unused: Tensor  # [padded tokens]
+    logits: Tensor  # [padded tokens, vocab]
     replay: Callable[[], None]
 
     def fill(self, model_input: ModelInput, padding: Tensor, kept: Tensor) -> None:
@@ -73,7 +74,8 @@ class DecodeGraphs:
         return len(self._graphs)
 
     def forward(self, model_input: ModelInput) -> Tensor | None:
-        """Logits of the step, [samples, vocab], or ``None`` when no graph fits it (yet)."""
+        """Logits of the step, one for each of its tokens, [samples, vocab], or ``None`` when no
+        graph fits it (yet)."""
         shape = self._shape(model_input)
         if shape is None:
             return None
@@ -95,10 +97,9 @@ class DecodeGraphs:
 
     def forget_slab(self, slab: int) -> None:
         """Drop the graphs that point into a slab that is being freed."""
-        for shape in [shape for shape in self._graphs if any(slab == key for key, _ in shape)]:
-            del self._graphs[shape]
-        for shape in [shape for shape in self._sightings if any(slab == key for key, _ in shape)]:
-            del self._sightings[shape]
+        for known in (self._graphs, self._sightings):
+            for shape in [s for s in known if any(slab == key for key, _, _ in s)]:
+                del known[shape]
 
     def clear(self) -> None:
         self._graphs.clear()
@@ -106,12 +107,17 @@ class DecodeGraphs:
 
     def _shape(self, model_input: ModelInput) -> Shape | None:
         groups = model_input.groups
-        if len(model_input.sampling) != sum(group.rows * group.queries for group in groups):
+        num_samples = sum(item.num_samples for item in model_input.sampling)
+        if num_samples != sum(group.num_tokens for group in groups):
             return None
-        if any(group.first_row != 0 or group.queries != 1 for group in groups):
+        if any(group.first_row != 0 for group in groups):
             return None
         return tuple(
-            (group.slab, min(_next_power_of_two(group.rows), self._pool.slab(group.slab).outer))
+            (
+                group.slab,
+                min(_next_power_of_two(group.rows), self._pool.slab(group.slab).outer),
+                group.queries,
+            )
             for group in groups
         )
 
@@ -134,11 +140,11 @@ class DecodeGraphs:
         index = torch.zeros(num_tokens, dtype=torch.long, device=device)
         groups, writes = [], []
         first = 0
-        for slab, rows in shape:
-            last = first + rows
+        for slab, rows, queries in shape:
+            last = first + rows * queries
             capacity = self._pool.slab(slab).inner - PADDING_POSITIONS
-            positions = flat[1, first:last].view(rows, 1)
-            groups.append(AttentionGroup(slab, first, 0, rows, 1, capacity, positions))
+            positions = flat[1, first:last].view(rows, queries)
+            groups.append(AttentionGroup(slab, first, 0, rows, queries, capacity, positions))
             writes.append(SlabWrite(slab, first, last, index[first:last].fill_(capacity)))
             first = last
         buffers = ModelInput(
@@ -166,13 +172,18 @@ def cuda_capture(step: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]
 
 
 def _padding(groups: tuple[AttentionGroup, ...], shape: Shape) -> tuple[list[int], list[int]]:
-    """For each padded row, the flat token that it repeats; and which padded rows are real."""
+    """For each padded token, the flat one that it repeats; and which padded tokens are real."""
     padding: list[int] = []
     kept: list[int] = []
-    for group, (_, rows) in zip(groups, shape, strict=True):
-        kept.extend(range(len(padding), len(padding) + group.rows))
-        padding.extend(range(group.first_token, group.first_token + group.rows))
-        padding.extend([group.first_token] * (rows - group.rows))
+    for group, (_, rows, queries) in zip(groups, shape, strict=True):
+        start = len(padding)
+        if group.padding is None:
+            kept.extend(range(start, start + group.num_tokens))
+            padding.extend(range(group.first_token, group.first_token + group.num_tokens))
+        else:
+            kept.extend(start + place for place in group.padding.places.tolist())
+            padding.extend(group.padding.sources.tolist())
+        padding.extend([group.first_token] * ((rows - group.rows) * queries))
     return padding, kept
 
 

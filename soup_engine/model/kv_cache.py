@@ -215,10 +215,11 @@ class KVPool:
             case SaveBlocks(source, first_block, block_ids):
                 self._save_blocks(source, first_block, block_ids)
 
-    def clear_row(self, row: RowRef) -> None:
-        """Zero a row that may hold NaN: a mask of -inf does not keep NaN values out."""
+    def clear_row(self, row: RowRef, start: int = 0) -> None:
+        """Zero a row that may hold NaN from position ``start`` on: a mask of -inf does not keep
+        NaN values out."""
         for tensor in self._slabs[row.slab].tensors:
-            tensor[:, row.row] = 0
+            tensor[:, row.row, start:] = 0
 
     def _load_blocks(self, block_ids: tuple[int, ...], target: RowRef) -> None:
         index = torch.tensor(block_ids, device=self.device)

@@ -27,15 +27,32 @@ MAX_BATCHED_QUERY = 16
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionGroup:
-    """Neighbouring rows of one slab with equally many tokens: one attention call a layer.
+class RowPadding:
+    """Rows of different lengths as a rectangle of places.
 
     Attributes:
-        first_token: where its tokens begin in the flat row; they are ``rows * queries`` many.
+        sources: [places], the token of the flat row that stands in each place.
+        places: [tokens], the place of each token of the group.
+    """
+
+    sources: Tensor
+    places: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGroup:
+    """Neighbouring rows of one slab: one attention call a layer.
+
+    They have equally many tokens, or are decode rows whose drafts differ in length. The shorter
+    of those are then padded with their last token, since each further call would cost more.
+
+    Attributes:
+        first_token: where its tokens begin in the flat row.
         first_row: its rows are ``first_row … first_row + rows - 1`` of the slab.
-        queries: tokens of each row.
+        queries: tokens of each row, or of the longest.
         context: positions that its longest row has, this step's included.
         positions: [rows, queries], the position of each token in its sequence.
+        padding: of rows of different lengths.
     """
 
     slab: int
@@ -45,6 +62,11 @@ class AttentionGroup:
     queries: int
     context: int
     positions: Tensor
+    padding: RowPadding | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return self.rows * self.queries if self.padding is None else len(self.padding.places)
 
     @property
     def from_start(self) -> bool:
@@ -68,8 +90,10 @@ class ModelInput:
 
     Attributes:
         input_ids, positions: [1, num_tokens]; padding stands at the end, in no group.
-        logit_indices: [samples], the flat tokens whose logits are wanted.
-        sampling: the scheduled sequences behind them, in the same order.
+        logit_indices: [samples], the flat tokens whose logits are wanted; where there are drafts,
+            some of padding stand at the end.
+        sampling: the scheduled sequences behind them, in the same order; each has as many as its
+            ``num_samples``.
         adapters: what tokens and samples wear; ``None`` where all are on the base.
     """
 
@@ -98,22 +122,27 @@ def build_model_input(
     for item in items:
         end = item.start + item.num_tokens
         token_ids.extend(item.sequence.token_ids[item.start : end])
+        token_ids.extend(item.drafts)
         positions.extend(range(item.start, end))
-        if item.samples:
-            logit_indices.append(len(token_ids) - 1)
+        logit_indices.extend(range(len(token_ids) - item.num_samples, len(token_ids)))
     padding = [0] * (padded_length(len(token_ids)) - len(token_ids))
     token_ids.extend(padding)
     positions.extend(padding)
+    drafts = any(item.drafts for item in items)
+    if drafts:
+        # Their number differs from step to step, as that of tokens does.
+        unused = padded_length(len(logit_indices)) - len(logit_indices)
+        logit_indices.extend([logit_indices[-1]] * unused)
     # One host tensor, one transfer: [2, num_tokens].
     flat = torch.tensor([token_ids, positions], dtype=torch.long).to(pool.device)
     return ModelInput(
         input_ids=flat[:1],
         positions=flat[1:],
-        groups=tuple(_attention_groups(items, flat[1])),
+        groups=tuple(_attention_groups(items, flat[1], ragged=drafts)),
         writes=tuple(_slab_writes(items, flat[1], pool)),
         logit_indices=torch.tensor(logit_indices, dtype=torch.long, device=pool.device),
         sampling=tuple(item for item in items if item.samples),
-        adapters=_step_adapters(items, len(token_ids), pool.device, slots),
+        adapters=_step_adapters(items, len(token_ids), len(logit_indices), pool.device, slots),
     )
 
 
@@ -126,6 +155,7 @@ def padded_length(num_tokens: int) -> int:
 def _step_adapters(
     items: list[ScheduledSequence],
     num_tokens: int,
+    num_samples: int,
     device: torch.device,
     slots: Mapping[bytes, int] | None,
 ) -> StepAdapters | None:
@@ -135,9 +165,9 @@ def _step_adapters(
 
     worn = [_slot(item, slots) for item in items]
     tokens = [(item.num_tokens, slot) for item, slot in zip(items, worn, strict=True)]
-    samples = [(1, slot) for item, slot in zip(items, worn, strict=True) if item.samples]
+    samples = [(item.num_samples, slot) for item, slot in zip(items, worn, strict=True)]
     return StepAdapters(
-        AdapterRows(tokens, num_tokens, device), AdapterRows(samples, len(samples), device)
+        AdapterRows(tokens, num_tokens, device), AdapterRows(samples, num_samples, device)
     )
 
 
@@ -147,38 +177,68 @@ def _slot(item: ScheduledSequence, slots: Mapping[bytes, int]) -> int | None:
 
 
 def _attention_groups(
-    items: list[ScheduledSequence], positions: Tensor
+    items: list[ScheduledSequence], positions: Tensor, *, ragged: bool
 ) -> Iterator[AttentionGroup]:
     first_token = 0
-    for run in _runs(items):
+    for run in _runs(items, ragged=ragged):
         first = run[0]
-        tokens = len(run) * first.num_tokens
+        tokens = sum(item.num_tokens for item in run)
+        queries = max(item.num_tokens for item in run)
+        padding = None
+        if tokens < len(run) * queries:
+            padding = _padded([item.num_tokens for item in run], queries, first_token, positions)
+            own = positions[padding.sources]
+        else:
+            own = positions[first_token : first_token + tokens]
         yield AttentionGroup(
             slab=first.row.slab,
             first_token=first_token,
             first_row=first.row.row,
             rows=len(run),
-            queries=first.num_tokens,
-            context=max(item.start for item in run) + first.num_tokens,
-            positions=positions[first_token : first_token + tokens].view(len(run), -1),
+            queries=queries,
+            context=max(item.start + item.num_tokens for item in run),
+            positions=own.view(len(run), -1),
+            padding=padding,
         )
         first_token += tokens
 
 
-def _runs(items: list[ScheduledSequence]) -> Iterator[list[ScheduledSequence]]:
-    """Split into runs of adjacent rows that can share one attention call."""
+def _padded(lengths: list[int], width: int, first_token: int, like: Tensor) -> RowPadding:
+    sources: list[int] = []
+    places: list[int] = []
+    for length in lengths:
+        places.extend(range(len(sources), len(sources) + length))
+        last = first_token + length - 1
+        sources.extend(range(first_token, last))
+        sources.extend([last] * (width - length + 1))
+        first_token += length
+    return RowPadding(
+        torch.tensor(sources, device=like.device), torch.tensor(places, device=like.device)
+    )
+
+
+def _runs(items: list[ScheduledSequence], *, ragged: bool) -> Iterator[list[ScheduledSequence]]:
+    """Split into runs of adjacent rows that can share one attention call; with ``ragged`` decode
+    rows can whatever is drafted for them."""
     run: list[ScheduledSequence] = []
     for item in items:
         if run and not (
-            item.num_tokens == run[-1].num_tokens <= MAX_BATCHED_QUERY
-            and item.row.slab == run[-1].row.slab
+            item.row.slab == run[-1].row.slab
             and item.row.row == run[-1].row.row + 1
+            and (
+                item.num_tokens == run[-1].num_tokens <= MAX_BATCHED_QUERY
+                or (ragged and _decodes(item) and _decodes(run[-1]))
+            )
         ):
             yield run
             run = []
         run.append(item)
     if run:
         yield run
+
+
+def _decodes(item: ScheduledSequence) -> bool:
+    return item.num_tokens == item.num_samples
 
 
 def _slab_writes(

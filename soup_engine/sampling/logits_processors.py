@@ -2,6 +2,8 @@
 
 A processor works on all rows of a step at once, and only on the few entries that it changes:
 it gathers them into one flat list, so a row that asks for nothing costs nothing.
+
+A row stands for a sequence, or for a sequence with the first few of its drafted tokens behind it.
 """
 
 from __future__ import annotations
@@ -25,12 +27,19 @@ class LogitsProcessor(Protocol):
 
     def applies_to(self, sequence: Sequence) -> bool: ...
 
-    def apply(self, logits: Tensor, rows: Rows[int], sequences: Rows[Sequence]) -> None:
+    def apply(
+        self,
+        logits: Tensor,
+        rows: Rows[int],
+        sequences: Rows[Sequence],
+        drafts: Rows[tuple[int, ...]],
+    ) -> None:
         """Change ``logits`` in place.
 
         Args:
             logits: [all rows, vocab], fp32.
             rows: row of each of ``sequences``, all of which this processor applies to.
+            drafts: tokens that are taken to stand behind each of them.
         """
         ...
 
@@ -48,7 +57,13 @@ class LogitBias:
     def applies_to(self, sequence: Sequence) -> bool:
         return bool(sequence.params.logit_bias)
 
-    def apply(self, logits: Tensor, rows: Rows[int], sequences: Rows[Sequence]) -> None:
+    def apply(
+        self,
+        logits: Tensor,
+        rows: Rows[int],
+        sequences: Rows[Sequence],
+        drafts: Rows[tuple[int, ...]],  # noqa: ARG002 - a bias does not look at tokens
+    ) -> None:
         entries = [self._entries_of(sequence) for sequence in sequences]
         row_ids = _repeat(rows, [ids for ids, _ in entries], np.int64).to(
             logits.device
@@ -84,13 +99,22 @@ class Penalties:
     def applies_to(self, sequence: Sequence) -> bool:
         return sequence.params.has_penalties
 
-    def apply(self, logits: Tensor, rows: Rows[int], sequences: Rows[Sequence]) -> None:
-        counts = [self._counts_of(sequence) for sequence in sequences]
-        seen = [count.token_ids for count in counts]
+    def apply(
+        self,
+        logits: Tensor,
+        rows: Rows[int],
+        sequences: Rows[Sequence],
+        drafts: Rows[tuple[int, ...]],
+    ) -> None:
+        counts = [
+            self._counts_of(sequence).with_drafts(drafted)
+            for sequence, drafted in zip(sequences, drafts, strict=True)
+        ]
+        seen = [token_ids for token_ids, _ in counts]
         device = logits.device
         row_ids = _repeat(rows, seen, np.int64).to(device)  # [entries]
         token_ids = _joined(seen).to(device)  # [entries]
-        times = _joined([count.occurrences for count in counts]).to(device)  # [entries]
+        times = _joined([occurrences for _, occurrences in counts]).to(device)  # [entries]
         params = [sequence.params for sequence in sequences]
         repetition, frequency, presence = (
             _repeat(values, seen, np.float32).to(device)  # [entries]
@@ -133,13 +157,19 @@ class _TokenCounts:
         self._occurrences = np.zeros(len(prompt) + 64, np.float32)
         self._num_counted = sequence.num_prompt_tokens
 
-    @property
-    def token_ids(self) -> _Ids:
-        return self._token_ids[: len(self._slots)]
-
-    @property
-    def occurrences(self) -> _Values:
-        return self._occurrences[: len(self._slots)]
+    def with_drafts(self, drafts: tuple[int, ...]) -> tuple[_Ids, _Values]:
+        """Token ids and occurrences as if the output went on with ``drafts``."""
+        token_ids = self._token_ids[: len(self._slots)]
+        occurrences = self._occurrences[: len(self._slots)]
+        if not drafts:
+            return token_ids, occurrences
+        new = [token_id for token_id in dict.fromkeys(drafts) if token_id not in self._slots]
+        token_ids = np.concatenate([token_ids, np.array(new, np.int64)])
+        occurrences = np.concatenate([occurrences, np.zeros(len(new), np.float32)])
+        slots = {token_id: slot for slot, token_id in enumerate(new, start=len(self._slots))}
+        for token_id in drafts:
+            occurrences[self._slots.get(token_id, slots.get(token_id, -1))] += 1
+        return token_ids, occurrences
 
     def catch_up(self, sequence: Sequence) -> None:
         """Count the output tokens that came since the last call."""

@@ -30,13 +30,23 @@ class Sampler:
         self._processors: tuple[LogitsProcessor, ...] = (LogitBias(), Penalties())
         self._seeds: dict[int, int] = {}
 
-    def sample(self, logits: Tensor, sequences: Rows[Sequence]) -> list[SampledToken | None]:
+    def sample(
+        self,
+        logits: Tensor,
+        sequences: Rows[Sequence],
+        drafts: Rows[tuple[int, ...]] | None = None,
+        *,
+        with_logprobs: bool = True,
+    ) -> list[SampledToken | None]:
         """Choose one token for each row.
 
         Args:
             logits: [rows, vocab], of the last token of each sequence, in any float type; left
                 as they are.
-            sequences: one for each row, none twice.
+            sequences: one for each row.
+            drafts: for each row, tokens that are taken to stand behind its sequence: the token
+                is chosen exactly as it would be were they part of it.
+            with_logprobs: False where nobody looks at log-probabilities.
 
         Returns:
             A token for each row, or ``None`` where there is no distribution to choose from: the
@@ -44,13 +54,14 @@ class Sampler:
         """
         if not sequences:
             return []
+        drafts = drafts or [()] * len(sequences)
         with torch.inference_mode():
-            scores = self._processed(logits, sequences)  # [rows, vocab], fp32
+            scores = self._processed(logits, sequences, drafts)  # [rows, vocab], fp32
             peaks = scores.amax(-1)  # [rows]; NaN where any score of the row is
             usable = torch.isfinite(peaks).tolist()
             rows = [row for row, is_usable in enumerate(usable) if is_usable]
-            chosen = self._choose(scores, peaks, rows, sequences)
-            logprobs = _logprobs(logits, chosen, sequences)
+            chosen = self._choose(scores, peaks, rows, sequences, drafts)
+            logprobs = _logprobs(logits, chosen, sequences) if with_logprobs else {}
         return [
             SampledToken(chosen[row], logprobs.get(row)) if row in chosen else None
             for row in range(len(sequences))
@@ -80,18 +91,26 @@ class Sampler:
             seed = self._seeds[sequence.sequence_id] = secrets.randbits(64)
         return uniform(seed, position, stream)
 
-    def _processed(self, logits: Tensor, sequences: Rows[Sequence]) -> Tensor:
+    def _processed(
+        self, logits: Tensor, sequences: Rows[Sequence], drafts: Rows[tuple[int, ...]]
+    ) -> Tensor:
         scores = logits.float()  # [rows, vocab]
         for processor in self._processors:
             rows = [row for row, item in enumerate(sequences) if processor.applies_to(item)]
             if rows:
                 if scores is logits:
                     scores = logits.clone()
-                processor.apply(scores, rows, [sequences[row] for row in rows])
+                asking = [sequences[row] for row in rows]
+                processor.apply(scores, rows, asking, [drafts[row] for row in rows])
         return scores
 
     def _choose(
-        self, scores: Tensor, peaks: Tensor, rows: list[int], sequences: Rows[Sequence]
+        self,
+        scores: Tensor,
+        peaks: Tensor,
+        rows: list[int],
+        sequences: Rows[Sequence],
+        drafts: Rows[tuple[int, ...]],
     ) -> dict[int, int]:
         """Token id by row, for the given rows."""
         greedy = [row for row in rows if sequences[row].params.greedy]
@@ -102,11 +121,15 @@ class Sampler:
             best = take_rows(scores, greedy).max(dim=-1).indices  # [greedy rows]
             chosen.update(zip(greedy, best.tolist(), strict=True))
         if random:
+            places = [sequences[row].num_output_tokens + len(drafts[row]) for row in random]
             drawn = draw(
                 take_rows(scores, random),
                 take_rows(peaks, random),
                 [sequences[row].params for row in random],
-                [self.uniform(sequences[row], sequences[row].num_output_tokens) for row in random],
+                [
+                    self.uniform(sequences[row], place)
+                    for row, place in zip(random, places, strict=True)
+                ],
             )
             chosen.update(zip(random, drawn, strict=True))
         return chosen
@@ -116,7 +139,7 @@ def _logprobs(
     logits: Tensor, chosen: dict[int, int], sequences: Rows[Sequence]
 ) -> dict[int, SampledLogprobs]:
     """By row, for the rows that chose a token and asked for log-probabilities."""
-    asked = {row: sequences[row].params.logprobs for row in chosen}
+    asked = {row: sequences[row].params.logprobs for row in sorted(chosen)}
     counts = {row: count for row, count in asked.items() if count is not None}
     if not counts:
         return {}

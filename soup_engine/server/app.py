@@ -16,6 +16,7 @@ from soup_engine.server.routes import (
     metrics,
     models,
     sleep,
+    speculation,
     tokenize,
 )
 from soup_engine.server.state import ServerState, attach_state
@@ -31,8 +32,8 @@ def create_app(state: ServerState) -> FastAPI:
     app.router.redirect_slashes = False
     attach_state(app, state)
     install_error_handlers(app)
-    modules = (completions, models, adapters, tokenize, health, metrics, admin, sleep, exports)
-    for module in modules:
+    public = (completions, models, tokenize, health, metrics)
+    for module in (*public, adapters, admin, sleep, exports, speculation):
         app.include_router(module.router)
     # The last one added is the outermost.
     app.add_middleware(ErrorBoundary)

@@ -17,9 +17,16 @@ from soup_engine.errors import (
     RequestAbortedError,
     SoupError,
 )
-from soup_engine.messages import FinishReason, GenerationRequest, RequestOutput, Usage
+from soup_engine.messages import (
+    DraftCounts,
+    FinishReason,
+    GenerationRequest,
+    RequestOutput,
+    Usage,
+)
 from soup_engine.server.errors import error_frame, unhandled
 from soup_engine.server.protocol.answers import Answer, AnswerFormat, total_usage
+from soup_engine.server.protocol.speculation import total_drafts
 from soup_engine.server.sse import DONE, ClientGoneError, EventStream, unless_client_leaves
 
 
@@ -39,6 +46,7 @@ class Generation:
         self._not_begun = {request.request_id: request for request in requests}
         self._open = sum(request.params.n for request in requests)
         self._usages: dict[str, dict[int, Usage]] = {key: {} for key in self._first_choice}
+        self._drafts: list[DraftCounts | None] = []
         self._source = (
             self._outputs_of(requests[0]) if len(requests) == 1 else self._merged_outputs()
         )
@@ -52,6 +60,11 @@ class Generation:
     def usage(self) -> Usage:
         """Of the answers that have ended."""
         return total_usage(self._usages.values())
+
+    @property
+    def drafts(self) -> DraftCounts | None:
+        """Of the answers that have ended; ``None`` where the engine does not speculate."""
+        return total_drafts(self._drafts)
 
     def choice_index(self, output: RequestOutput) -> int:
         """Choices are numbered through: all answers to the first prompt, then the next ones."""
@@ -96,6 +109,7 @@ class Generation:
         if output.finish_reason is None:
             return
         self._open -= 1
+        self._drafts.append(output.drafts)
         if output.usage is not None:
             self._usages[output.request_id][output.index] = output.usage
         if output.finish_reason is FinishReason.ABORT:
@@ -177,8 +191,10 @@ async def frames(
             chunk = answer_format.chunk(generation.choice_index(output), output)
             if chunk:
                 yield chunk.encode()
-        if include_usage:
-            yield answer_format.usage_chunk(generation.usage).encode()
+        usage = generation.usage if include_usage else None
+        last = answer_format.last_chunk(usage, generation.drafts)
+        if last:
+            yield last.encode()
     except SoupError as error:
         yield error_frame(error)
     except Exception as error:

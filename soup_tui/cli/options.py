@@ -89,7 +89,8 @@ def _parameter(name: str, setting: Setting) -> inspect.Parameter:
         )
         annotation: Any = Annotated[bool | None, option]
     else:
-        declarations = [option_name(name), *([setting.short] if setting.short else [])]
+        others = (setting.also, setting.short)
+        declarations = [option_name(name), *(other for other in others if other)]
         option = typer.Option(
             *declarations,
             metavar=setting.metavar or setting.kind.metavar,

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from soup_engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from soup_engine.config import (
+    CacheConfig,
+    EngineConfig,
+    ModelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+)
+from soup_engine.core.sequence import Sequence
+from soup_engine.draft.proposer import DraftRequest, Proposer
 from soup_engine.engine.capacity import plan_capacity
 from soup_engine.engine.llm_engine import LLMEngine
-from soup_engine.messages import FinishReason, GenerationRequest, RequestOutput
+from soup_engine.engine.speculation import Speculation
+from soup_engine.messages import DraftCounts, FinishReason, GenerationRequest, RequestOutput
 from soup_engine.metrics.recorder import EngineMetrics
 from soup_engine.model.loader import LoadedModel
 from soup_engine.sampling_params import SamplingParams
@@ -33,6 +43,7 @@ def make_engine(
     prefix_fraction: float = 0.25,
     slab_tokens: int = 1024,
     max_model_len: int | None = None,
+    proposer: Proposer | None = None,
 ) -> LLMEngine:
     config = EngineConfig(
         model=ModelConfig(path=loaded.source, max_model_len=max_model_len),
@@ -46,7 +57,49 @@ def make_engine(
             max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
         ),
     )
-    return LLMEngine(loaded, config, plan_capacity(config, loaded), EngineMetrics())
+    capacity = plan_capacity(config, loaded)
+    engine = LLMEngine(loaded, config, capacity, EngineMetrics())
+    if proposer is not None:
+        engine.speculation = Speculation(
+            SpeculativeConfig(ngram=3, always=True), proposer, max_model_len=capacity.max_model_len
+        )
+    return engine
+
+
+class KnowingProposer:
+    """Drafts what a plain run answered, with mistakes here and there, and sometimes nothing.
+
+    Args:
+        answers: token ids by request id.
+        mistakes: share of the drafted tokens that are wrong.
+    """
+
+    name = "knowing"
+    computes = False
+    passes = 0
+
+    def __init__(self, answers: dict[str, list[int]], *, mistakes: float = 0.3) -> None:
+        self._answers = answers
+        self._mistakes = mistakes
+        self._random = random.Random(1)
+
+    def propose(self, requests: Rows[DraftRequest]) -> list[tuple[int, ...]]:
+        return [self._propose(request) for request in requests]
+
+    def _propose(self, request: DraftRequest) -> tuple[int, ...]:
+        start = request.sequence.num_output_tokens
+        length = self._random.choice([0, *range(1, request.num_tokens + 1)])
+        known = self._answers[request.sequence.request_id][start : start + length]
+        return tuple(
+            self._random.randrange(256) if self._random.random() < self._mistakes else token
+            for token in known
+        )
+
+    def forget(self, sequence: Sequence) -> None:
+        pass
+
+    def reset(self) -> None:
+        pass
 
 
 @dataclass
@@ -58,6 +111,8 @@ class Answer:
     logprobs: list[dict[int, float]] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     text: str = ""
+    stop_reason: str | int | None = None
+    drafts: DraftCounts | None = None
 
     def take(self, output: RequestOutput) -> None:
         assert self.finish_reason is None, "nothing may follow the end of an answer"
@@ -67,6 +122,8 @@ class Answer:
             tokens = (entry.chosen, *entry.top)
             self.logprobs.append({token.token_id: token.logprob for token in tokens})
         self.finish_reason = output.finish_reason
+        self.stop_reason = output.stop_reason
+        self.drafts = output.drafts
 
 
 def request(

@@ -135,6 +135,6 @@ def test_the_readme_lists_every_option() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, setting in table():
         option = f"{option_name(name)} {setting.metavar or setting.kind.metavar}".strip()
-        short = f", `{setting.short}`" if setting.short else ""
-        row = f"| `{option}`{short} | {setting.help} | {default_text(name, setting)} |"
+        others = "".join(f", `{other}`" for other in (setting.also, setting.short) if other)
+        row = f"| `{option}`{others} | {setting.help} | {default_text(name, setting)} |"
         assert row in readme, f"the README lacks the row\n{row}"

@@ -14,12 +14,14 @@ from typing import Any
 
 from soup_engine.messages import (
     AlternativeToken,
+    DraftCounts,
     FinishReason,
     RequestOutput,
     TokenLogprob,
     Usage,
 )
 from soup_engine.server.protocol.generation import Envelope
+from soup_engine.server.protocol.speculation import drafts_json, total_drafts
 
 LOWEST_LOGPROB = -9999.0
 """Stands for a probability of 0, since JSON has no infinity; OpenAI's own choice."""
@@ -34,6 +36,7 @@ class Answer:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     usage: Usage | None = None
+    drafts: DraftCounts | None = None
 
     def add(self, output: RequestOutput) -> None:
         self.text.append(output.text)
@@ -42,6 +45,7 @@ class Answer:
             self.finish_reason = output.finish_reason
             self.stop_reason = output.stop_reason
             self.usage = output.usage
+            self.drafts = output.drafts
 
 
 class AnswerFormat(ABC):
@@ -49,19 +53,26 @@ class AnswerFormat(ABC):
 
     Attributes:
         with_logprobs: log-probabilities were asked for.
+        with_metrics: what became of the drafts was asked for.
     """
 
     whole_object: str
     chunk_object: str
 
     def __init__(
-        self, envelope: Envelope, *, with_logprobs: bool = False, include_usage: bool = False
+        self,
+        envelope: Envelope,
+        *,
+        with_logprobs: bool = False,
+        include_usage: bool = False,
+        with_metrics: bool = False,
     ) -> None:
         self.with_logprobs = with_logprobs
+        self.with_metrics = with_metrics
         self._envelope = envelope
         head = json.dumps(self._head(self.chunk_object), separators=(",", ":"))[:-1]
         self._prefix = f'data: {head},"choices":[{{"index":'
-        self._usage_prefix = f'data: {head},"choices":[],"usage":'
+        self._last_prefix = f'data: {head},"choices":[],'
         self._suffix = '}],"usage":null}\n\n' if include_usage else "}]}\n\n"
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
@@ -70,18 +81,27 @@ class AnswerFormat(ABC):
             **self._head(self.whole_object),
             "choices": [self._choice(index, answer) for index, answer in enumerate(answers)],
             "usage": usage_json(usage),
+            **self._metrics(total_drafts(answer.drafts for answer in answers)),
         }
 
     @abstractmethod
     def chunk(self, index: int, output: RequestOutput) -> str:
         """Server-sent event(s) for what a step added to a choice; "" when it added nothing."""
 
-    def usage_chunk(self, usage: Usage) -> str:
-        """The last chunk of a stream whose client asked for the usage."""
-        return f"{self._usage_prefix}{json.dumps(usage_json(usage))}}}\n\n"
+    def last_chunk(self, usage: Usage | None, drafts: DraftCounts | None) -> str:
+        """The last chunk of a stream whose client asked for the usage or for metrics; "" for one
+        who asked for neither."""
+        members = {"usage": usage_json(usage)} if usage is not None else {}
+        members |= self._metrics(drafts)
+        return f"{self._last_prefix}{json.dumps(members)[1:]}\n\n" if members else ""
 
     @abstractmethod
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]: ...
+
+    def _metrics(self, drafts: DraftCounts | None) -> dict[str, Any]:
+        if not self.with_metrics:
+            return {}
+        return {"metrics": {"speculative_decoding": drafts_json(drafts)}}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {
@@ -110,10 +130,8 @@ class ChatFormat(AnswerFormat):
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(
-        self, envelope: Envelope, *, with_logprobs: bool = False, include_usage: bool = False
-    ) -> None:
-        super().__init__(envelope, with_logprobs=with_logprobs, include_usage=include_usage)
+    def __init__(self, envelope: Envelope, **asked: bool) -> None:
+        super().__init__(envelope, **asked)
         self._opened: set[int] = set()
 
     def chunk(self, index: int, output: RequestOutput) -> str:
@@ -154,10 +172,8 @@ class CompletionFormat(AnswerFormat):
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
-    def __init__(
-        self, envelope: Envelope, *, with_logprobs: bool = False, include_usage: bool = False
-    ) -> None:
-        super().__init__(envelope, with_logprobs=with_logprobs, include_usage=include_usage)
+    def __init__(self, envelope: Envelope, **asked: bool) -> None:
+        super().__init__(envelope, **asked)
         self._offsets: dict[int, int] = {}
 
     def chunk(self, index: int, output: RequestOutput) -> str:

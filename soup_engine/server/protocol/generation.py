@@ -47,6 +47,7 @@ class GenerationBody(RequestBody):
     Attributes:
         model, adapter: what is to answer, see ``selection``.
         max_tokens: absent, the server's default or what fits; ``null``, as much as fits.
+        include_metrics: say what became of the drafts, as ``metrics`` of the answer.
         cache_salt: keeps the prompt's cached prefix apart from those of other salts.
         user, safety_identifier: who asks; shown in the table of requests.
     """
@@ -70,6 +71,7 @@ class GenerationBody(RequestBody):
     repetition_penalty: Float | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    include_metrics: bool | None = None
     cache_salt: str | None = None
     user: str | None = None
     safety_identifier: str | None = None

@@ -146,6 +146,7 @@ async def _respond(
         envelope,
         with_logprobs=body.wanted_logprobs() is not None,
         include_usage=body.include_usage,
+        with_metrics=bool(body.include_metrics),
     )
     return await respond(
         generation,

@@ -20,10 +20,19 @@ from torch import Tensor
 from soup_engine.adapters.records import AdapterLease
 from soup_engine.adapters.registry import AdapterRegistry
 from soup_engine.backends.adapter_loader import AdapterLoader
-from soup_engine.config import CacheConfig, EngineConfig, LoRAConfig, ModelConfig, SchedulerConfig
+from soup_engine.config import (
+    CacheConfig,
+    EngineConfig,
+    LoRAConfig,
+    ModelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+)
 from soup_engine.core import blocks
+from soup_engine.draft.ngram import NgramProposer
 from soup_engine.engine.capacity import plan_capacity
 from soup_engine.engine.llm_engine import LLMEngine
+from soup_engine.engine.speculation import Speculation
 from soup_engine.errors import AdapterInvalidError, EngineStepError
 from soup_engine.lora.residency import HostTier
 from soup_engine.messages import AdapterStatus, FinishReason, GenerationRequest
@@ -264,6 +273,27 @@ def test_rows_on_different_adapters(
     counters = rig.engine.snapshot(_IDENTITY, "ready").counters
     assert counters.prefix_hits > 0
     assert all(view.tokens == 32 for view in rig.registry.views())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_on_different_adapters_with_drafts(
+    family: str, loaded: Loader, adapter: Adapters, peft: PeftReferences
+) -> None:
+    """The head is applied to several positions of a row, each on the row's adapter."""
+    rig = make_rig(loaded(family), slots=9)
+    for kind in kinds(family):
+        rig.loader.load(kind, adapter(family, kind))
+    items, worn = arrivals(rig, ["base", *kinds(family)], seed=2, max_tokens=24)
+    rig.engine.speculation = Speculation(
+        SpeculativeConfig(ngram=1, always=True), NgramProposer(1), max_model_len=256
+    )
+    answers = run(rig.engine, items)
+    assert differences(answers, worn, lambda kind: peft(family, kind)) == []
+    rig.check()
+    view = rig.engine.speculation.view()
+    assert {item.adapter for item in view.adapters} == {None, *kinds(family)}
+    assert sum(item.counts.accepted > 0 for item in view.adapters) >= 2
+    assert 0 < view.counts.accepted <= view.counts.drafted
 
 
 @pytest.mark.parametrize("family", FAMILIES)

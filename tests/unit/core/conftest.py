@@ -22,6 +22,7 @@ from soup_engine.core.plan import (
     LoadBlocks,
     MoveRow,
     SaveBlocks,
+    ScheduledSequence,
     SchedulerOutput,
 )
 from soup_engine.core.scheduler import Scheduler
@@ -56,10 +57,10 @@ def make_sequence(
     )
 
 
-def labels(sequence: Sequence, num_tokens: int) -> list[Label]:
+def labels(sequence: Sequence, num_tokens: int, drafts: tuple[int, ...] = ()) -> list[Label]:
     label = hash((sequence.adapter_hash, sequence.cache_salt))
     chain = []
-    for token in sequence.token_ids[:num_tokens]:
+    for token in [*sequence.token_ids, *drafts][:num_tokens]:
         label = hash((label, token))
         chain.append(label)
     return chain
@@ -88,11 +89,12 @@ class ListRunner:
         for item in plan.scheduled:
             end = item.start + item.num_tokens
             row = self.row(item.row)
-            expected = labels(item.sequence, end)
+            expected = labels(item.sequence, end, item.drafts)
             assert end <= len(row), "a sequence was scheduled past the end of its row"
             assert row[: item.start] == expected[: item.start], "a row has wrong content"
             row[item.start : end] = expected[item.start :]
-            assert item.samples == (end == item.sequence.num_tokens)
+            assert item.samples == (end - len(item.drafts) == item.sequence.num_tokens)
+            assert not item.drafts or item.num_tokens == 1 + len(item.drafts)
 
     def carry_out(self, operation: KVOperation) -> None:
         match operation:
@@ -156,6 +158,8 @@ class Simulation:
     ended: list[Sequence] = field(default_factory=list)
     alive: list[Sequence] = field(default_factory=list)
     num_added: int = 0
+    num_drafted: int = 0
+    num_rejected: int = 0
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -224,6 +228,7 @@ class Simulation:
     def step(self) -> SchedulerOutput:
         busy = self.scheduler.num_running > 0 or self.could_start
         assert self.scheduler.has_work >= busy
+        self.propose()
         plan = self.scheduler.schedule()
         # Whoever loses its place in this step gets it back only if its adapter is still ready.
         idle = bool(plan.preempted) and bool(self.unready)
@@ -236,11 +241,30 @@ class Simulation:
         self.scheduler.complete(plan, duration_s)
         for item in plan.scheduled:
             if item.samples:
-                item.sequence.token_ids.append(self.random.randrange(VOCABULARY))
-                if item.sequence.num_output_tokens == item.sequence.params.max_tokens:
-                    self.end(item.sequence)
+                self.append(item)
         self.scheduler.check_integrity()
         return plan
+
+    def propose(self) -> None:
+        """Drafts for some of the decoding sequences, as long as their context allows."""
+        for sequence in self.scheduler.decoding:
+            room = self.max_model_len - sequence.num_tokens - 1
+            length = min(room, self.random.choice([0, 0, 1, 2, 5]))
+            sequence.draft_token_ids = tuple(self.random.choices(range(VOCABULARY), k=length))
+
+    def append(self, item: ScheduledSequence) -> None:
+        """The drafts that are accepted, and one token more, up to the end of the answer."""
+        sequence = item.sequence
+        accepted = self.random.randint(0, len(item.drafts))
+        if item.drafts:
+            self.num_drafted += len(item.drafts)
+            self.num_rejected += len(item.drafts) - accepted
+            self.scheduler.accept(item, accepted)
+        for token in (*item.drafts[:accepted], self.random.randrange(VOCABULARY)):
+            sequence.token_ids.append(token)
+            if sequence.num_output_tokens == sequence.params.max_tokens:
+                self.end(sequence)
+                return
 
     @property
     def could_start(self) -> bool:

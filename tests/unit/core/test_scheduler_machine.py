@@ -169,7 +169,7 @@ def test_any_order_of_events_keeps_every_row_right(simulation_class) -> None:
 
 
 def test_random_load_preempts_and_hits_and_ends(random_simulation, run_random) -> None:
-    preemptions = hits = 0
+    preemptions = hits = drafted = rejected = 0
     moves: set[type] = set()
     for seed in SEEDS:
         simulation = random_simulation(seed)
@@ -183,8 +183,12 @@ def test_random_load_preempts_and_hits_and_ends(random_simulation, run_random) -
         run_random(simulation, 20)
         preemptions += simulation.scheduler.preemptions
         hits += simulation.cache.prefix_hits
+        drafted += simulation.num_drafted
+        rejected += simulation.num_rejected
     assert preemptions > 100
     assert hits > 500
+    assert drafted > 1000
+    assert 0 < rejected < drafted
     assert {MoveRow, LoadBlocks, SaveBlocks} < moves
 
 
@@ -232,6 +236,18 @@ def _complete_and_overcount(original, scheduler, plan, duration_s) -> None:
             item.sequence.num_computed_tokens += 1
 
 
+def _without_growing(original, scheduler, chosen) -> int:
+    grow, scheduler._cache.grow = scheduler._cache.grow, lambda *_args: True
+    try:
+        return original(scheduler, chosen)
+    finally:
+        scheduler._cache.grow = grow
+
+
+def _reject_without_rolling_back(_original, _scheduler, item, num_accepted) -> None:
+    item.sequence.num_computed_tokens -= min(1, len(item.drafts) - num_accepted)
+
+
 MUTATIONS = {
     "a row is not moved": on_runner(MoveRow, lambda _op: None),
     "a row is moved one token short": on_runner(
@@ -273,6 +289,14 @@ MUTATIONS = {
         SlabPool,
         "_free_spare",
         lambda _original, pool, _capacity: setattr(pool, "num_created_tokens", 0),
+    ),
+    "what was computed for rejected drafts stays": on_class(
+        Scheduler, "accept", _reject_without_rolling_back
+    ),
+    "a row has no room for its drafts": on_class(
+        Scheduler,
+        "_add_drafts",
+        lambda original, self, chosen: _without_growing(original, self, chosen),
     ),
     "chunks are counted one token too long": on_class(
         Scheduler, "complete", _complete_and_overcount

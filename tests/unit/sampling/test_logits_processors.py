@@ -9,7 +9,7 @@ VOCAB = 500
 
 def apply(processor: LogitsProcessor, logits: torch.Tensor, *sequences: Sequence) -> torch.Tensor:
     result = logits.clone()
-    processor.apply(result, range(len(sequences)), sequences)
+    processor.apply(result, range(len(sequences)), sequences, [()] * len(sequences))
     return result
 
 
@@ -76,7 +76,7 @@ def test_logit_bias_is_added_to_its_rows_alone(make_sequence) -> None:
     logits = torch.randn(3, VOCAB)
     result = logits.clone()
     sequences = [make_sequence(logit_bias={4: 2.5, 7: -100}), make_sequence(logit_bias={4: 1})]
-    LogitBias().apply(result, [0, 2], sequences)
+    LogitBias().apply(result, [0, 2], sequences, [(), ()])
     difference = result - logits
     assert difference[0, 4].item() == pytest.approx(2.5)
     assert difference[0, 7].item() == pytest.approx(-100)

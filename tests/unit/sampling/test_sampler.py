@@ -242,3 +242,41 @@ def test_the_logits_are_left_as_they_are(make_sequence) -> None:
 
 def test_no_rows_give_no_tokens() -> None:
     assert Sampler().sample(torch.empty(0, VOCAB), []) == []
+
+
+def test_log_probabilities_belong_to_their_rows_where_greedy_and_sampled_ones_mix(
+    make_sequence, device
+) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(4, VOCAB, device=device)
+    temperatures = [1.0, 0.0, 1.0, 0.0]
+    sequences = [make_sequence(temperature=t, seed=1, logprobs=3) for t in temperatures]
+    for row, token in enumerate(Sampler().sample(logits, sequences)):
+        assert token is not None
+        assert token.logprobs is not None
+        expected = logits[row].log_softmax(-1)
+        assert token.logprobs.chosen == pytest.approx(expected[token.token_id].item(), abs=1e-5)
+        assert token.logprobs.top_token_ids == tuple(expected.topk(3).indices.tolist())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafts_count_as_part_of_the_sequence(make_sequence, temperature, device) -> None:
+    """Penalties, biases and random numbers are those of the sequence with the drafts in it."""
+    torch.manual_seed(0)
+    logits = torch.randn(3, VOCAB, device=device) * 3
+    params = {
+        "temperature": temperature,
+        "seed": 5,
+        "repetition_penalty": 1.5,
+        "frequency_penalty": 0.7,
+        "presence_penalty": 0.4,
+        "logit_bias": {2: 1.5},
+        "top_p": 0.9,
+    }
+    drafts = [(), (3, 4), (3, 4, 3, 9)]
+    sequence = make_sequence([1, 2, 3], [4, 5], **params)
+    together = Sampler().sample(logits, [sequence] * 3, drafts)
+    for row, drafted in enumerate(drafts):
+        longer = make_sequence([1, 2, 3], [4, 5, *drafted], **params)
+        (alone,) = Sampler().sample(logits[row : row + 1], [longer])
+        assert together[row] == alone
