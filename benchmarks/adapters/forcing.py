@@ -63,7 +63,8 @@ def make_forced_words(target: Path, model: Path, count: int, seed: int = 0) -> l
     for number, (text, direction) in enumerate(_forcible(model, count, seed)):
         tensors = random_tensors(sizes, modules, seed + number)
         tensors |= _forcing_tensors(sizes, direction, seed + number)
-        folder = save_adapter(target / f"word-{number}", model, (*modules, *_MLP), tensors)
+        changed = (*modules, *(f"layers.{sizes.layers - 1}.mlp.{name}" for name in _MLP))
+        folder = save_adapter(target / f"word-{number}", model, changed, tensors)
         words.append(ForcedWord(text, folder))
     return words
 
