@@ -1,4 +1,4 @@
-"""Screen 5: speculative decoding."""
+"""Screen 5: speculative decoding: what is drafted, what of it is accepted, and whether it pays."""
 
 from __future__ import annotations
 
@@ -8,34 +8,112 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from screens.frame import Bench, WorkbenchScreen
+from soup_engine.metrics.snapshot import AdapterSpeculation, SpeculationView
 from soup_tui.actions import bindings
+from soup_tui.glyphs import Glyphs
+from soup_tui.widgets.line_strip import LineStrip
 from soup_tui.widgets.position_bars import PositionBars
 from soup_tui.widgets.reading import Reading
+from soup_tui.widgets.row_table import Column, Row, RowTable
 from soup_tui.widgets.title import Title
+
+_COLUMNS = (
+    Column("adapter", 16),
+    Column("drafts", 8, right=True),
+    Column("accepted", 9, right=True),
+    Column("a draft", 8, right=True),
+    Column("measured", 9, right=True),
+    Column("state", 0),
+)
+_METHODS = {"ngram": "by what the text repeats", "draft_model": "by a draft model", "off": "off"}
 
 
 class DraftsScreen(WorkbenchScreen):
-    """No engine of this version drafts, so there are no figures to show."""
+    """Figures are since the start of the engine, where nothing else is said."""
 
     NAME = "drafts"
     BINDINGS: ClassVar[list[BindingType]] = bindings("drafts")
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
-        self._state = Reading(id="state")
-        self._positions = PositionBars(self.glyphs)
+        marks = self.glyphs
+        self._title = Title("Drafts", marks)
+        self._state = Reading(id="state", lines=True)
+        self._acceptance = LineStrip(lambda value: f"{value:.0%}", marks, id="acceptance")
+        self._positions = PositionBars(marks, id="positions")
+        self._adapters = RowTable(_COLUMNS, "", marks, id="adapters")
 
     def compose_body(self) -> ComposeResult:
-        yield Title("Drafts", self.glyphs)
+        yield self._title
         yield self._state
-        yield Title("Accepted by position", self.glyphs, note="no drafts yet")
+        yield Title("Accepted over time", self.glyphs)
+        yield self._acceptance
+        yield Title("Accepted by position", self.glyphs)
         yield self._positions
+        yield Title("By adapter", self.glyphs)
+        yield self._adapters
 
     def look(self) -> None:
-        service = self.bridge.service
-        self._state.show(
-            "Nothing is served now."
-            if service is None
-            else f"The backend {service.model.backend} does not draft: every token comes from"
-            " the model itself."
+        snapshot = self.bridge.snapshot
+        view = None if snapshot is None else snapshot.speculation
+        if view is None:
+            self._title.show("")
+            self._state.show(
+                "Nothing is served now."
+                if self.bridge.service is None
+                else "Nothing was drafted: every token comes from the model itself. Start with "
+                "--ngram 3 or with --speculative-decoding DRAFT to have tokens drafted."
+            )
+            self._acceptance.show([])
+            self._positions.show([])
+            self._adapters.show([])
+            return
+        self._title.show(_METHODS.get(view.method, view.method))
+        self._state.show("\n".join(summary_lines(view, self.glyphs)))
+        shares = [one.accepted / one.drafted if one.drafted else None for one in view.intervals]
+        self._acceptance.show([shares[-self._acceptance.columns :]])
+        counts = view.counts
+        self._positions.show(
+            [accepted / max(counts.drafts, 1) for accepted in counts.accepted_by_position]
         )
+        self._adapters.show([_row(one, self.glyphs) for one in view.adapters])
+
+
+def summary_lines(view: SpeculationView, marks: Glyphs) -> list[str]:
+    """What is drafted, what became of it, and what it gains, a line each."""
+    counts, nothing = view.counts, marks.nothing
+    drafted = f"at most {view.num_tokens} tokens a step"
+    if view.draft is not None:
+        drafted += f", by {view.draft}"
+    rate, length = counts.acceptance_rate, counts.mean_acceptance_length
+    accepted = (
+        f"{counts.accepted:,} of {counts.drafted:,} tokens ({rate:.0%}); a draft yields "
+        f"{length:.2f} tokens"
+        if rate is not None and length is not None
+        else nothing
+    )
+    gains = f"measured {_times(view.measured_speedup, marks)}, modelled "
+    gains += _times(view.modelled_speedup, marks)
+    if view.measured_speedup is not None and view.measured_speedup < 1.0:
+        gains += "; below 1 drafts do not pay off"
+    lines = [f"drafted    {drafted}", f"accepted   {accepted}", f"speed-up   {gains}"]
+    return lines + [f"note       {note}" for note in view.notes]
+
+
+def _row(one: AdapterSpeculation, marks: Glyphs) -> Row:
+    counts = one.counts
+    rate, length = counts.acceptance_rate, counts.mean_acceptance_length
+    cells = (
+        "base" if one.adapter is None else one.adapter,
+        f"{counts.drafts:,}",
+        marks.nothing if rate is None else f"{rate:.0%}",
+        marks.nothing if length is None else f"{length:.2f}",
+        _times(one.measured_speedup, marks),
+        one.reason or "drafts",
+    )
+    key = "base" if one.adapter is None else f"adapter {one.adapter}"
+    return Row(key, cells, "muted" if one.reason else "")
+
+
+def _times(factor: float | None, marks: Glyphs) -> str:
+    return marks.nothing if factor is None else f"{factor:.2f} x"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from snapshots.conftest import Gallery, settle
 from snapshots.states import KEYS, Seeds, app_in
+from tests.support.still_service import speculation_view
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40)}
 
@@ -39,6 +42,15 @@ async def test_exports_that_ended(gallery: Gallery, seeds: Seeds, size: str) -> 
         await settle(pilot)
         await gallery.check(f"export-unverified-{size}", pilot, "4", "down", "down")
         await gallery.check(f"export-succeeded-{size}", pilot, "down")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_drafts(gallery: Gallery, seeds: Seeds, size: str) -> None:
+    drafting = dataclasses.replace(
+        seeds, busy=dataclasses.replace(seeds.busy, speculation=speculation_view())
+    )
+    async with app_in("busy", drafting).run_test(size=SIZES[size]) as pilot:
+        await gallery.check(f"drafts-drafting-{size}", pilot, "5")
 
 
 @pytest.mark.parametrize("state", ["sleeping", "waking"])

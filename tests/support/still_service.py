@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,8 +15,13 @@ from soup_engine.backends.fake import FakeBackend, FakeScript
 from soup_engine.errors import SoupError
 from soup_engine.export.state import ExportProgress, ExportView, JobState
 from soup_engine.logs import LogEntry
-from soup_engine.messages import AdapterStatus, AdapterView, GenerationRequest
-from soup_engine.metrics.snapshot import EngineSnapshot
+from soup_engine.messages import AdapterStatus, AdapterView, DraftCounts, GenerationRequest
+from soup_engine.metrics.snapshot import (
+    AdapterSpeculation,
+    EngineSnapshot,
+    SpeculationInterval,
+    SpeculationView,
+)
 from soup_engine.sampling_params import SamplingParams
 from soup_tui.export_types import EXPORT_TYPES
 from soup_tui.history import History
@@ -333,6 +339,47 @@ async def _consume(backend: FakeBackend, request: GenerationRequest) -> None:
     with suppress(asyncio.CancelledError):
         async for _ in backend.generate(request):
             continue
+
+
+def speculation_view() -> SpeculationView:
+    """Drafts that pay off for the base, and not for an adapter."""
+    base = DraftCounts(lengths=(0, 40, 60, 80, 220), histogram=(90, 70, 80, 60, 100), rejected=250)
+    code = DraftCounts(lengths=(0, 50, 70), histogram=(96, 20, 4), rejected=110)
+    intervals = tuple(
+        SpeculationInterval(
+            start=5.0 * number,
+            drafts=10,
+            drafted=40,
+            accepted=round(20 + 12 * math.sin(number / 9) + number % 3),
+        )
+        for number in range(120)
+    )
+    return SpeculationView(
+        method="draft_model",
+        draft="/srv/models/[bold]draft",
+        num_tokens=5,
+        always=False,
+        counts=base,
+        adapters=(
+            AdapterSpeculation(adapter=None, counts=base, alpha=0.74, measured_speedup=1.38),
+            AdapterSpeculation(
+                adapter="code",
+                counts=code,
+                alpha=0.18,
+                measured_speedup=0.93,
+                off_for_s=21.0,
+                reason="plain decoding was faster; tried again in 21 s",
+            ),
+        ),
+        intervals=intervals,
+        mean_length=3.2,
+        draft_cost=0.12,
+        verify_cost=1.21,
+        plain_step_s=0.031,
+        modelled_speedup=1.44,
+        measured_speedup=1.31,
+        notes=("The draft splits text as the model does.",),
+    )
 
 
 async def untouched() -> EngineSnapshot:
