@@ -6,11 +6,17 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.suggester import Suggester
 
+from screens.dialogs import AskChoice, AskText
 from screens.frame import Bench, WorkbenchScreen
+from soup_engine.config import SpeculativeConfig
 from soup_engine.metrics.snapshot import AdapterSpeculation, SpeculationView
 from soup_tui.actions import bindings
+from soup_tui.drafts import METHODS
 from soup_tui.glyphs import Glyphs
+from soup_tui.path_completion import FolderSuggester
+from soup_tui.service import Ability, Service
 from soup_tui.widgets.line_strip import LineStrip
 from soup_tui.widgets.position_bars import PositionBars
 from soup_tui.widgets.reading import Reading
@@ -25,7 +31,13 @@ _COLUMNS = (
     Column("measured", 9, right=True),
     Column("state", 0),
 )
-_METHODS = {"ngram": "by what the text repeats", "draft_model": "by a draft model", "off": "off"}
+_CHOICES = (
+    ("ngram", "r", "by what the text repeats: no model, for answers that quote"),
+    ("draft_model", "m", "by a smaller model of the same family"),
+    ("off", "o", "nothing: plain decoding"),
+)
+_NGRAM = 3
+"""Tokens that have to be the same before what followed them is drafted."""
 
 
 class DraftsScreen(WorkbenchScreen):
@@ -54,21 +66,21 @@ class DraftsScreen(WorkbenchScreen):
         yield self._adapters
 
     def look(self) -> None:
-        snapshot = self.bridge.snapshot
+        snapshot, key = self.bridge.snapshot, self.bench.preferences.key_name("drafts.switch")
         view = None if snapshot is None else snapshot.speculation
         if view is None:
             self._title.show("")
             self._state.show(
                 "Nothing is served now."
                 if self.bridge.service is None
-                else "Nothing was drafted: every token comes from the model itself. Start with "
-                "--ngram 3 or with --speculative-decoding DRAFT to have tokens drafted."
+                else "Nothing was drafted: every token comes from the model itself; "
+                f"{key} begins it."
             )
             self._acceptance.show([])
             self._positions.show([])
             self._adapters.show([])
             return
-        self._title.show(_METHODS.get(view.method, view.method))
+        self._title.show(METHODS.get(view.method, view.method))
         self._state.show("\n".join(summary_lines(view, self.glyphs)))
         shares = [one.accepted / one.drafted if one.drafted else None for one in view.intervals]
         self._acceptance.show([shares[-self._acceptance.columns :]])
@@ -77,6 +89,45 @@ class DraftsScreen(WorkbenchScreen):
             [accepted / max(counts.drafts, 1) for accepted in counts.accepted_by_position]
         )
         self._adapters.show([_row(one, self.glyphs) for one in view.adapters])
+
+    def action_switch(self) -> None:
+        service = self.bridge.service
+        if not self.refuse(Ability.DRAFTS) and service is not None:
+            self.run_worker(self._ask_and_switch(service))
+
+    async def _ask_and_switch(self, service: Service) -> None:
+        """Ask what drafts and how much; escape ends it."""
+        method = await self.app.push_screen_wait(AskChoice("Drafts", _CHOICES, self.glyphs))
+        if method is None:
+            return
+        draft = None
+        if method == "draft_model":
+            hint = "Folder of the draft model; right arrow completes the path."
+            draft = await self._ask_text("Draft model", hint, suggester=FolderSuggester())
+            if not draft:
+                return
+        most = SpeculativeConfig().num_tokens
+        if method != "off":
+            text = await self._ask_text("Drafts", "Most tokens of a draft.", str(most))
+            if not text:
+                return
+            if not text.isascii() or not text.isdigit():
+                self.say(f"{text} is not a number of tokens.", "warning")
+                return
+            most = int(text)
+        ngram = _NGRAM if method == "ngram" else None
+        self.bridge.command(
+            lambda: service.speculate(
+                SpeculativeConfig(draft_model=draft, ngram=ngram, num_tokens=most)
+            )
+        )
+
+    async def _ask_text(
+        self, title: str, hint: str, value: str = "", suggester: Suggester | None = None
+    ) -> str:
+        """Empty when the user turns away."""
+        answer = await self.app.push_screen_wait(AskText(title, hint, value, suggester))
+        return (answer or "").strip()
 
 
 def summary_lines(view: SpeculationView, marks: Glyphs) -> list[str]:

@@ -85,6 +85,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("export.cancel", "Cancel the selected export", "cancel", "x"),
     Action("export.report", "Show all of the selected export", "report", "enter"),
     Action("export.verify", "Compare new ones with their source or not", "verify", "v"),
+    Action("drafts.switch", "Choose what drafts tokens, or nothing", "drafts", "d"),
     Action("chat.send", "Send", "send", "enter"),
     Action("chat.type", "Type a message", "type", "i"),
     Action("chat.adapter", "Choose who answers", "adapter", "a"),

@@ -19,6 +19,7 @@ from soup_engine.errors import AdapterNotFoundError, UnsupportedParameterError
 from soup_engine.export.request import ExportRequest
 from soup_engine.messages import GenerationRequest, RequestOutput
 from soup_tui.config import Settings
+from soup_tui.drafts import drafts_sentence
 from soup_tui.export_types import EXPORT_TYPES
 from soup_tui.exports import cancel_sentence
 from soup_tui.formatting import curl_line
@@ -36,6 +37,7 @@ from soup_tui.service import (
 )
 
 if TYPE_CHECKING:
+    from soup_engine.config import SpeculativeConfig
     from soup_engine.export.state import ExportView
     from soup_engine.logs import LogEntry
     from soup_engine.metrics.snapshot import EngineSnapshot
@@ -93,6 +95,8 @@ class LocalService:
             missing[Ability.ADAPTERS] = "This backend serves no adapters."
         if not can.sleep:
             missing[Ability.SLEEP] = "This backend cannot be put to sleep."
+        if not can.speculation:
+            missing[Ability.DRAFTS] = "This backend does not draft."
         return MappingProxyType(missing)
 
     def snapshot(self) -> EngineSnapshot | None:
@@ -191,6 +195,10 @@ class LocalService:
 
     def wake(self, on_progress: ProgressCallback) -> str:
         return wake_sentence(self.runtime.backend.wake(on_progress))
+
+    def speculate(self, config: SpeculativeConfig) -> str:
+        view = self.runtime.speculate(config)
+        return drafts_sentence(view.method, view.num_tokens)
 
     def exports(self) -> Sequence[ExportView]:
         return self.runtime.exports.views()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from soup_engine.config import ServerConfig
 from soup_engine.errors import SoupError
+from soup_tui.drafts import drafts_sentence
 from soup_tui.export_types import EXPORT_TYPES
 from soup_tui.exports import cancel_sentence
 from soup_tui.formatting import curl_line
@@ -26,6 +27,7 @@ from soup_tui.service import (
 
 if TYPE_CHECKING:
     from soup_engine.backends.remote import RemoteServer
+    from soup_engine.config import SpeculativeConfig
     from soup_engine.export.state import ExportView
     from soup_engine.logs import LogEntry
     from soup_engine.metrics.snapshot import EngineSnapshot
@@ -102,6 +104,10 @@ class RemoteService:
 
     def wake(self, on_progress: ProgressCallback) -> str:  # noqa: ARG002 the server reports none
         return self._server.wake()
+
+    def speculate(self, config: SpeculativeConfig) -> str:
+        view = self._server.speculate(dataclasses.asdict(config))
+        return drafts_sentence(view.method, view.num_tokens)
 
     def exports(self) -> Sequence[ExportView]:
         return self._server.exports

@@ -20,6 +20,7 @@ from soup_engine.errors import SoupError
 from soup_engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from soup_engine.config import SpeculativeConfig
     from soup_engine.export.state import ExportView
     from soup_engine.logs import LogEntry
     from soup_engine.messages import AdapterView
@@ -47,6 +48,8 @@ class Ability(Enum):
     LOGS = "logs"
     SLEEP = "sleep"
     """Take the weights off the device, and bring them back."""
+    DRAFTS = "drafts"
+    """Change what drafts tokens, if anything."""
     EXPORTS = "exports"
     """List exports, begin and cancel them."""
 
@@ -317,6 +320,14 @@ class Service(Protocol):
 
         Raises:
             CannotRunError: says what is missing; it sleeps on.
+        """
+        ...
+
+    def speculate(self, config: SpeculativeConfig) -> str:
+        """Draft in another way from the next step on; a sentence of what was done. May block.
+
+        Raises:
+            SoupError: the draft model cannot be loaded, or this service cannot draft.
         """
         ...
 

@@ -40,7 +40,7 @@ from soup_engine.errors import CannotRunError, RequestNotFoundError, SoupError
 from soup_engine.export.state import ExportView
 from soup_engine.logs import LogEntry
 from soup_engine.messages import AdapterView
-from soup_engine.metrics.snapshot import EngineSnapshot, FinishedRequest
+from soup_engine.metrics.snapshot import EngineSnapshot, FinishedRequest, SpeculationView
 from soup_engine.plain_json import from_json
 
 T = TypeVar("T")
@@ -159,6 +159,11 @@ class RemoteServer:
     def wake(self) -> str:
         """Bring the weights back; the server's sentence."""
         return str(_parsed(self._command("POST", "/wake_up").content)["message"])
+
+    def speculate(self, body: Mapping[str, Any]) -> SpeculationView:
+        """Draft in another way; ``body`` as ``POST /v1/speculation`` takes it."""
+        answer = _parsed(self._command("POST", "/v1/speculation", body).content)
+        return _decoded(SpeculationView, answer["speculation"])
 
     def start_export(self, body: Mapping[str, Any]) -> ExportView:
         """Begin an export; ``body`` as ``POST /v1/exports`` takes it."""

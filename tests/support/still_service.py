@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from soup_engine.backends.fake import FakeBackend, FakeScript
+from soup_engine.config import SpeculativeConfig
 from soup_engine.errors import SoupError
 from soup_engine.export.state import ExportProgress, ExportView, JobState
 from soup_engine.logs import LogEntry
@@ -119,6 +120,10 @@ class StillService:
         on_progress("loading weights", 0.43)
         self.figures = dataclasses.replace(self.figures, state="ready")
         return "It takes requests again."
+
+    def speculate(self, config: SpeculativeConfig) -> str:
+        self.asked.append(("speculate", config))
+        return "Drafts are changed."
 
     def exports(self) -> Sequence[ExportView]:
         return self.jobs
