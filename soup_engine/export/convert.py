@@ -27,6 +27,8 @@ _BITS: Mapping[str, float] = {
 }
 """Bits a weight takes on the disk at most, for the check of free space."""
 
+_OF_ADAPTERS = {"merge": "there is nothing to merge", "gguf-lora": "gguf-lora exports adapters"}
+
 Converter: TypeAlias = Callable[[ExportRequest, Source, Path, Path, Report], Mapping[str, Any]]
 
 
@@ -41,8 +43,8 @@ def convert(
     """
     report.stage("checking the source")
     source = open_source(request.source, request.base)
-    if request.format == "merge" and source.adapter is None:
-        raise ExportError(f"{source.model} is no adapter: there is nothing to merge.")
+    if source.adapter is None and request.format in _OF_ADAPTERS:
+        raise ExportError(f"{source.model} is no adapter: {_OF_ADAPTERS[request.format]}.")
     _check_apart(request.target, source)
     if request.is_ternary:
         check_ternary(source, force=request.force, report=report)
@@ -118,8 +120,7 @@ def _gguf_lora(
 ) -> Mapping[str, Any]:
     from soup_engine.export.gguf import export_gguf_lora
 
-    if source.adapter is None:
-        raise ExportError(f"{source.model} is no adapter: gguf-lora exports adapters.")
+    assert source.adapter is not None
     lora = GgufLoraRequest(
         adapter=source.adapter,
         base=source.model,

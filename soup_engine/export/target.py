@@ -102,6 +102,12 @@ class Target:
                 "overwritten.",
                 param="target",
             )
+        if not self.path.is_dir() and not self.path.is_file():
+            raise ExportConflictError(
+                f"{self.path} is a device or the like, so it is not overwritten: give another "
+                "target.",
+                param="target",
+            )
         made_here = (self.path / MANIFEST_IN_FOLDER).is_file()
         if self.path.is_dir() and not made_here and any(self.path.iterdir()):
             raise ExportConflictError(

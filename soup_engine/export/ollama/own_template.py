@@ -46,7 +46,8 @@ class OwnTemplate:
             )
         except (TemplateError, TypeError, ValueError, AttributeError):
             return None
-        return text.removeprefix(self.bos)
+        # In some models it is the same as what opens a turn, which the template writes itself.
+        return text.removeprefix(self.bos) if "bos_token" in self.source else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,15 @@ def test_a_job_from_begin_to_end(jobs: ExportJobs, adapter: Path, tmp_path: Path
     assert manifest["versions"]["python"]
 
 
+def test_a_model_is_no_adapter(jobs: ExportJobs, plain_model: Path, tmp_path: Path) -> None:
+    request = ExportRequest(
+        source=plain_model, target=tmp_path / "a.gguf", format="gguf-lora", quant="f16"
+    )
+    view = finished(jobs, jobs.submit(request))
+    assert view.error is not None
+    assert view.error.endswith("is no adapter: gguf-lora exports adapters.")
+
+
 def test_what_cannot_be_exported_is_said_in_a_sentence(
     jobs: ExportJobs, adapter: Path, plain_model: Path, tmp_path: Path
 ) -> None:

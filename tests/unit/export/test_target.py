@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from pathlib import Path
 
@@ -124,3 +125,12 @@ def test_exchanging_says_what_went_wrong(tmp_path: Path) -> None:
     with pytest.raises(OSError) as failed:
         target_module._exchange(tmp_path / "none", tmp_path)
     assert failed.value.errno == errno.ENOENT
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a system with named pipes")
+def test_what_is_no_ordinary_file_is_not_overwritten(tmp_path: Path) -> None:
+    pipe = tmp_path / "model.gguf"
+    os.mkfifo(pipe)
+    with pytest.raises(ExportConflictError, match="a device or the like"):
+        Target(pipe, overwrite=True)
+    assert pipe.is_fifo()

@@ -25,6 +25,13 @@ def test_the_go_template_renders_what_the_format_says(name: str, chat: Chat) -> 
     assert render_go(FORMATS[name].go_template(), data) == FORMATS[name].render(chat)
 
 
+def test_a_beginning_of_text_that_opens_turns_stays() -> None:
+    own = OwnTemplate(CHATML, bos="<|im_start|>", eos="<|im_end|>")
+    found = match_template(own)
+    assert found is not None
+    assert (found.format.name, found.default_system) == ("chatml", "You are a test.")
+
+
 @pytest.mark.parametrize(
     ("source", "name", "default"),
     [
