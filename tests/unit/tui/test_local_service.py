@@ -10,7 +10,8 @@ import pytest
 
 from soup_engine.backends.base import BackendCapabilities
 from soup_engine.backends.fake import FakeBackend, FakeScript
-from soup_engine.errors import AdapterNotFoundError
+from soup_engine.config import SpeculativeConfig
+from soup_engine.errors import AdapterNotFoundError, UnsupportedParameterError
 from soup_engine.runtime import Runtime
 from soup_engine.sampling_params import SamplingParams
 from soup_tui.answer import Answer
@@ -104,7 +105,12 @@ def test_a_refused_request_gives_its_adapter_back(
 
 def test_a_backend_without_adapters_says_so(serve: Serve) -> None:
     service = serve(adapters=False)
-    assert service.missing == {Ability.ADAPTERS: "This backend serves no adapters."}
+    assert service.missing == {
+        Ability.ADAPTERS: "This backend serves no adapters.",
+        Ability.DRAFTS: "This backend does not draft.",
+    }
+    with pytest.raises(UnsupportedParameterError, match="does not speculate"):
+        service.speculate(SpeculativeConfig(ngram=3))
     assert service.adapters().views == ()
     refused = finished(service.chat(ask("Hi", adapter="poem")))
     assert refused.error == "This backend serves no adapters."
