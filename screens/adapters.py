@@ -112,7 +112,7 @@ class AdaptersScreen(WorkbenchScreen):
             f"{max(0, requests):,}",
             rate,
             p95,
-            nothing,
+            self._accepted(None, snapshot),
             nothing,
             "",
         )
@@ -132,7 +132,7 @@ class AdaptersScreen(WorkbenchScreen):
             f"{view.requests:,}",
             rate,
             p95,
-            nothing,
+            self._accepted(view.name, snapshot),
             nothing if view.last_load_ms is None else f"{view.last_load_ms:,.0f} ms",
             view.origin,
         )
@@ -154,6 +154,12 @@ class AdaptersScreen(WorkbenchScreen):
         split = split_of([one for one in ended if one.adapter == adapter], None)
         p95 = self.glyphs.nothing if split is None else duration(split.e2e_s) or ""
         return f"{sum(rates):.1f}" if rates else self.glyphs.nothing, p95
+
+    def _accepted(self, adapter: str | None, snapshot: EngineSnapshot) -> str:
+        """Share of the drafted tokens that was accepted."""
+        known = () if snapshot.speculation is None else snapshot.speculation.adapters
+        rates = [one.counts.acceptance_rate for one in known if one.adapter == adapter]
+        return f"{rates[0]:.0%}" if rates and rates[0] is not None else self.glyphs.nothing
 
     def _matches(self, row: Row) -> bool:
         return self._filter.lower() in row.cells[1].lower()

@@ -39,6 +39,14 @@ async def test_what_is_drafted_and_gained_is_shown(workbench: Any) -> None:
         assert "0.93 x" in text
 
 
+async def test_adapters_show_what_is_accepted_under_them(workbench: Any) -> None:
+    figures = dataclasses.replace(workbench.service.figures, speculation=speculation_view())
+    workbench.service.figures = figures
+    async with workbench.running("3") as pilot:
+        await pilot.resize_terminal(120, 40)
+        await until(pilot, lambda: "63%" in shown(pilot.app) and "15%" in shown(pilot.app))
+
+
 async def test_drafts_by_lookup_with_a_length(workbench: Any) -> None:
     async with workbench.running("5") as pilot:
         assert "Nothing was drafted" in shown(pilot.app)
