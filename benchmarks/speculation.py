@@ -42,9 +42,11 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.fleet import RunningServer, Start, fleet, progress
 from benchmarks.load import closed_loop
 from benchmarks.prompts import PromptMaker
-from benchmarks.report import Goal, ratio_text, write_json
+from benchmarks.report import NOTHING, Goal, markdown_table, rate_text, ratio_text, write_json
 from benchmarks.servers import Server, Settings, Soup, Vllm
 from benchmarks.statistics import Ratio, median, ratio_of_medians
+from soup_engine.messages import DraftCounts
+from soup_engine.plain_json import from_json
 
 NGRAM = 3
 COPY_GOAL = 1.3
@@ -106,11 +108,9 @@ class Measured:
 
 def workloads(*, quick: bool) -> tuple[Workload, ...]:
     requests, tokens = (2, 24) if quick else (12, 120)
-    chat = replace(
-        Workload(
-            name="chat", streams=1, temperature=0.7, max_tokens=tokens, requests=requests,
-            goal=CHAT_GOAL,
-        )
+    chat = Workload(
+        name="chat", streams=1, temperature=0.7, max_tokens=tokens, requests=requests,
+        goal=CHAT_GOAL,
     )  # fmt: skip
     return (
         Workload(
@@ -191,11 +191,8 @@ def counted(endpoint: Endpoint) -> tuple[int, int]:
     view = ask(endpoint, "/v1/speculation")["speculation"]
     if view is None:
         return 0, 0
-    lengths, accepted = view["counts"]["lengths"], view["counts"]["histogram"]
-    return (
-        sum(place * count for place, count in enumerate(lengths)),
-        sum(place * count for place, count in enumerate(accepted)),
-    )
+    counts = from_json(DraftCounts, view["counts"])
+    return counts.drafted, counts.accepted
 
 
 @contextmanager
@@ -244,19 +241,25 @@ async def measure_vllm(
 
 
 def table(rows: Sequence[tuple[str, Workload, Measured]]) -> str:
-    lines = [
-        "| Server | Workload | Streams | Plain tok/s | Drafts tok/s | Ratio (rounds) | Accepted |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, workload, measured in rows:
-        shown = ratio_text(measured.ratio)
-        share = f"{measured.accepted / measured.drafted:.0%}" if measured.drafted else "-"
-        plain, drafts = median(measured.plain), median(measured.drafts)
-        lines.append(
-            f"| {name} | {workload.name} | {workload.streams} | {plain:.1f} | {drafts:.1f} |"
-            f" {shown} | {share} |"
-        )
-    return "\n".join(lines)
+    headers = (
+        *("server", "workload", "streams", "plain tok/s", "drafts tok/s", "ratio (rounds)"),
+        "accepted",
+    )
+    return markdown_table(
+        headers,
+        [
+            (
+                name,
+                workload.name,
+                str(workload.streams),
+                rate_text(median(measured.plain)),
+                rate_text(median(measured.drafts)),
+                ratio_text(measured.ratio),
+                f"{measured.accepted / measured.drafted:.0%}" if measured.drafted else NOTHING,
+            )
+            for name, workload, measured in rows
+        ],
+    )
 
 
 def goals(rows: Sequence[tuple[str, Workload, Measured]]) -> list[Goal]:
@@ -293,9 +296,11 @@ def starts_of(options: argparse.Namespace) -> list[Start]:
     starts = []
     for name in wanted:
         server = SERVERS[name]
-        folder = folders.get(name.partition("-")[0])
+        owner = name.partition("-")[0]
+        folder = folders.get(owner)
         python = ensure(server.environment) if folder is None else python_in(Path(folder))
-        starts.append(Start(server, python))
+        extra = tuple(value for asked, value in options.argument if asked == owner)
+        starts.append(Start(server, python, extra))
     return starts
 
 

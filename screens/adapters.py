@@ -47,12 +47,12 @@ class AdaptersScreen(WorkbenchScreen):
     """The base model is the first row."""
 
     NAME = "adapters"
+    FILTERS = True
     BINDINGS: ClassVar[list[BindingType]] = bindings("adapters")
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
         marks = self.glyphs
-        self._filter = ""
         self._marked: list[str] = []
         self._title = Title("Adapters", marks)
         self._table = RowTable(_COLUMNS, "Nothing is served now.", marks, id="adapters")
@@ -180,18 +180,6 @@ class AdaptersScreen(WorkbenchScreen):
     def _selected_view(self) -> AdapterView | None:
         name = (self._table.selected or "").removeprefix("adapter ")
         return next((view for view in self.bridge.adapters.views if view.name == name), None)
-
-    @property
-    def filters(self) -> bool:
-        return True
-
-    @property
-    def filter_text(self) -> str:
-        return self._filter
-
-    def filter_with(self, text: str) -> None:
-        self._filter = text.strip()
-        self.look()
 
     def copied(self) -> str:
         view = self._selected_view()

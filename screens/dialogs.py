@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
@@ -123,3 +123,11 @@ class ShowText(ModalScreen[None]):
         with VerticalScroll(classes="box") as box:
             box.border_title = self._title
             yield Reading(self._text, lines=True)
+
+
+async def ask_text(
+    app: App[Any], title: str, hint: str, value: str = "", suggester: Suggester | None = None
+) -> str:
+    """From a worker: a line of text, empty when the user turns away."""
+    answer = await app.push_screen_wait(AskText(title, hint, value, suggester))
+    return (answer or "").strip()

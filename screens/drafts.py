@@ -6,9 +6,8 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.suggester import Suggester
 
-from screens.dialogs import AskChoice, AskText
+from screens.dialogs import AskChoice, ask_text
 from screens.frame import Bench, WorkbenchScreen
 from soup_engine.config import SpeculativeConfig
 from soup_engine.metrics.snapshot import AdapterSpeculation, SpeculationView
@@ -103,12 +102,12 @@ class DraftsScreen(WorkbenchScreen):
         draft = None
         if method == "draft_model":
             hint = "Folder of the draft model; right arrow completes the path."
-            draft = await self._ask_text("Draft model", hint, suggester=FolderSuggester())
+            draft = await ask_text(self.app, "Draft model", hint, suggester=FolderSuggester())
             if not draft:
                 return
         most = SpeculativeConfig().num_tokens
         if method != "off":
-            text = await self._ask_text("Drafts", "Most tokens of a draft.", str(most))
+            text = await ask_text(self.app, "Drafts", "Most tokens of a draft.", str(most))
             if not text:
                 return
             if not text.isascii() or not text.isdigit():
@@ -121,13 +120,6 @@ class DraftsScreen(WorkbenchScreen):
                 SpeculativeConfig(draft_model=draft, ngram=ngram, num_tokens=most)
             )
         )
-
-    async def _ask_text(
-        self, title: str, hint: str, value: str = "", suggester: Suggester | None = None
-    ) -> str:
-        """Empty when the user turns away."""
-        answer = await self.app.push_screen_wait(AskText(title, hint, value, suggester))
-        return (answer or "").strip()
 
 
 def summary_lines(view: SpeculationView, marks: Glyphs) -> list[str]:

@@ -10,9 +10,8 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.suggester import Suggester
 
-from screens.dialogs import AskChoice, AskText, ShowText
+from screens.dialogs import AskChoice, ShowText, ask_text
 from screens.frame import Bench, WorkbenchScreen
 from soup_engine.export.state import ExportView
 from soup_tui.actions import bindings
@@ -67,12 +66,12 @@ class ExportScreen(WorkbenchScreen):
     """The newest job is the first row."""
 
     NAME = "export"
+    FILTERS = True
     BINDINGS: ClassVar[list[BindingType]] = bindings("export")
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
         marks = self.glyphs
-        self._filter = ""
         self._verifies = True
         self._title = Title("Exports", marks)
         self._table = RowTable(_COLUMNS, "", marks, id="jobs")
@@ -139,18 +138,6 @@ class ExportScreen(WorkbenchScreen):
         selected = self._table.selected
         return next((view for view in self.bridge.exports if view.id == selected), None)
 
-    @property
-    def filters(self) -> bool:
-        return True
-
-    @property
-    def filter_text(self) -> str:
-        return self._filter
-
-    def filter_with(self, text: str) -> None:
-        self._filter = text.strip()
-        self.look()
-
     def copied(self) -> str:
         view = self._selected_view()
         return "" if view is None else view.error or view.result or view.target
@@ -195,8 +182,11 @@ class ExportScreen(WorkbenchScreen):
         quant = await self._ask_choice("Weights", [(name, name) for name in types[format_]])
         if quant is None:
             return
-        target = await self._ask_text(
-            "Target", "File or folder to make.", default_target(source.name, format_, quant)
+        target = await ask_text(
+            self.app,
+            "Target",
+            "File or folder to make.",
+            default_target(source.name, format_, quant),
         )
         if target:
             order = ExportOrder(
@@ -219,7 +209,8 @@ class ExportScreen(WorkbenchScreen):
             return None
         if chosen != _OTHER:
             return known[int(chosen)]
-        path = await self._ask_text(
+        path = await ask_text(
+            self.app,
             "Export what",
             "Folder of a model or of a LoRA adapter; right arrow completes the path.",
             suggester=FolderSuggester(),
@@ -240,13 +231,6 @@ class ExportScreen(WorkbenchScreen):
         return await self.app.push_screen_wait(
             AskChoice(title, rows, self.glyphs, selected=selected)
         )
-
-    async def _ask_text(
-        self, title: str, hint: str, value: str = "", suggester: Suggester | None = None
-    ) -> str:
-        """Empty when the user turns away."""
-        answer = await self.app.push_screen_wait(AskText(title, hint, value, suggester))
-        return (answer or "").strip()
 
 
 def _lines(view: ExportView) -> list[str]:

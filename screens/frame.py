@@ -47,6 +47,8 @@ class WorkbenchScreen(Screen[None]):
     """A screen with a digit. Subclasses fill ``compose_body`` and ``look``."""
 
     NAME: ClassVar[str] = ""
+    FILTERS: ClassVar[bool] = False
+    """Whether there is a list to filter."""
     AUTO_FOCUS = ""  # else the keys would write into a text after each dialog
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 as Textual has it
 
@@ -60,6 +62,7 @@ class WorkbenchScreen(Screen[None]):
         self.bench = bench
         self.bridge = bench.bridge
         self.glyphs = bench.terminal.glyphs
+        self._filter = ""
         self._status = StatusLine(self.glyphs)
         self._too_small = Reading(id="too-small")
         self._keys = KeyLine(self.footer_keys(), self._app_keys())
@@ -85,17 +88,14 @@ class WorkbenchScreen(Screen[None]):
         return ""
 
     def filter_with(self, text: str) -> None:
-        """Show only what has ``text`` in it. Screens without a list have nothing to filter."""
+        """Show only what has ``text`` in it."""
+        self._filter = text.strip()
+        self.look()
 
     @property
     def filter_text(self) -> str:
         """What is filtered with now."""
-        return ""
-
-    @property
-    def filters(self) -> bool:
-        """Whether there is a list to filter."""
-        return False
+        return self._filter
 
     def footer_keys(self) -> list[tuple[str, str]]:
         """Keys of the line at the foot."""

@@ -36,6 +36,7 @@ class LogsScreen(WorkbenchScreen):
             self.request_id = request_id
 
     NAME = "logs"
+    FILTERS = True
     BINDINGS: ClassVar[list[BindingType]] = bindings("logs")
 
     def __init__(self, bench: Bench) -> None:
@@ -43,7 +44,6 @@ class LogsScreen(WorkbenchScreen):
         self._entries: deque[LogEntry] = deque(maxlen=_KEPT)
         self._service: Service | None = None
         self._level = "INFO"
-        self._filter = ""
         self._follow = True
         self._title = Title("Log", self.glyphs)
         self._table = RowTable(_COLUMNS, "Nothing is served now.", self.glyphs, id="log")
@@ -101,18 +101,6 @@ class LogsScreen(WorkbenchScreen):
     def _show_detail(self) -> None:
         entry = self._selected_entry()
         self._detail.show("" if entry is None else f"{entry.logger}: {entry.message}")
-
-    @property
-    def filters(self) -> bool:
-        return True
-
-    @property
-    def filter_text(self) -> str:
-        return self._filter
-
-    def filter_with(self, text: str) -> None:
-        self._filter = text.strip()
-        self.look()
 
     def copied(self) -> str:
         entry = self._selected_entry()

@@ -50,12 +50,12 @@ class ServingScreen(WorkbenchScreen):
     """While nothing is served, a model is chosen here."""
 
     NAME = "serving"
+    FILTERS = True
     VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012 as Textual has it
     BINDINGS: ClassVar[list[BindingType]] = bindings("serving")
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
-        self._filter = ""
         self._shown = ""
         marks = self.glyphs
         self._address_title = Title("Address", marks)
@@ -264,18 +264,6 @@ class ServingScreen(WorkbenchScreen):
 
     def _matches(self, row: Row) -> bool:
         return any(self._filter.lower() in cell.lower() for cell in row.cells)
-
-    @property
-    def filters(self) -> bool:
-        return self.bridge.service is not None
-
-    @property
-    def filter_text(self) -> str:
-        return self._filter
-
-    def filter_with(self, text: str) -> None:
-        self._filter = text.strip()
-        self.look()
 
     def select_request(self, request_id: str) -> bool:
         """Put the cursor on a request; False when it is not in flight."""

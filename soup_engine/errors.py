@@ -317,6 +317,14 @@ class EngineSleepingError(EngineStoppedError):
 
     code = "engine_sleeping"
 
+    def __init__(
+        self,
+        message: str = "The engine is asleep; POST /wake_up wakes it.",
+        *,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message, param=param)
+
 
 class RequestAbortedError(SoupError):
     """Somebody else ended the request before its answer was complete."""

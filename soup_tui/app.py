@@ -215,7 +215,7 @@ class SoupApp(App[Leave]):
 
     def action_filter(self) -> None:
         screen = self.workbench
-        if screen is None or not screen.filters:
+        if screen is None or not screen.FILTERS:
             self.notify("There is no list to filter on this screen.", severity="warning")
             return
         self.push_screen(

@@ -6,13 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from soup_engine.errors import ExportUnverifiedError
 from soup_tui.formatting import duration, size
 
 if TYPE_CHECKING:
     from soup_engine.export.state import ExportProgress, ExportView
 
-UNVERIFIED = "export_unverified"
-"""``error_code`` of a result that answers too differently from its source."""
 _SUFFIXES = {"gguf": ".gguf", "gguf-lora": ".lora.gguf"}
 _TONES = {"succeeded": "good", "failed": "bad", "cancelled": "muted", "queued": "muted"}
 
@@ -26,7 +25,7 @@ def default_target(name: str, format_: str, quant: str | None) -> str:
 
 def state_of(view: ExportView) -> str:
     """The state, or ``unverified`` where the result was put aside."""
-    return "unverified" if view.error_code == UNVERIFIED else view.state.value
+    return "unverified" if view.error_code == ExportUnverifiedError.code else view.state.value
 
 
 def tone_of(view: ExportView) -> str:

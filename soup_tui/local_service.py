@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import count
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +17,7 @@ from soup_engine.backends.base import sleep_sentence, wake_sentence
 from soup_engine.errors import AdapterNotFoundError, UnsupportedParameterError
 from soup_engine.export.request import ExportRequest
 from soup_engine.messages import GenerationRequest, RequestOutput
+from soup_engine.user_paths import with_home
 from soup_tui.config import Settings
 from soup_tui.drafts import drafts_sentence
 from soup_tui.export_types import EXPORT_TYPES
@@ -206,11 +206,11 @@ class LocalService:
     def start_export(self, order: ExportOrder) -> str:
         view = self.runtime.exports.submit(
             ExportRequest(
-                source=Path(order.source),
-                target=Path(order.target).expanduser().absolute(),
+                source=with_home(order.source),
+                target=with_home(order.target).absolute(),
                 format=cast(Any, order.format),  # which the request checks
                 quant=order.quant,
-                base=None if order.base is None else Path(order.base),
+                base=None if order.base is None else with_home(order.base),
                 verify=order.verify,
                 command=("soup", "tui"),
             )

@@ -170,7 +170,7 @@ class FakeBackend:
     def _check_state(self) -> None:
         """Raises EngineStoppedError: no requests are taken now."""
         if self._state in ("sleeping", "waking"):
-            raise EngineSleepingError("The engine is asleep; POST /wake_up wakes it.")
+            raise EngineSleepingError
         if self._state != "ready":
             raise EngineStoppedError(f"The engine takes no requests; it is {self._state}.")
 

@@ -316,10 +316,10 @@ class Scheduler:
         if self._steps_since_long_stall < config.short_prompt_interval:
             return self._usual_room
         long = self._cost.prefill_tokens_within(config.long_stall_factor, num_decodes=num_decodes)
-        prompts = (s for s in self if s.num_uncomputed_tokens > 1)
-        whole = sum(prompt.num_tokens - prompt.num_cached_tokens for prompt in prompts)
-        if whole > long and self._steps_since_long_stall < config.long_stall_interval:
-            return self._usual_room
+        if self._steps_since_long_stall < config.long_stall_interval:
+            prompts = (s for s in self if s.num_uncomputed_tokens > 1)
+            if sum(prompt.num_tokens - prompt.num_cached_tokens for prompt in prompts) > long:
+                return self._usual_room
         return max(self._usual_room, long)
 
     def _admit(self, prompts: list[Sequence], room: int, share: int) -> None:

@@ -69,8 +69,8 @@ def load_draft(
         path = _found(target, model)
         if path is None:
             notes.append(
-                f"No draft is registered for {model.path} (soup draft distill makes one), and its"
-                " family has none that is known and small enough."
+                f"No draft is registered for {model.path} and its family"
+                " has none that is known and small enough."
             )
     if path is not None:
         if config.ngram is not None:

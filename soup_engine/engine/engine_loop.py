@@ -57,7 +57,7 @@ STOP = Ending(
 SLEEP = Ending(
     "sleeping",
     EngineSleepingError,
-    "The engine is asleep; POST /wake_up wakes it.",
+    EngineSleepingError().message,
     "The engine went to sleep before the end.",
 )
 

@@ -80,7 +80,6 @@ class DraftModelProposer:
         slab_tokens: int,
         kv_dtype: torch.dtype,
     ) -> None:
-        self.source = loaded.source
         self.passes = 0
         self._target_vocab = target_vocab
         self._common_vocab = common_vocab

@@ -36,6 +36,10 @@ class PackedLinear(nn.Module):
         return self._compute.dense_weight()
 
     @property
+    def dtype(self) -> torch.dtype:
+        return self._compute.dtype
+
+    @property
     def bias(self) -> Tensor | None:
         return self._compute.bias
 
@@ -104,6 +108,7 @@ class _Packed:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.shape = tuple(weight.shape)
+        self.dtype = weight.dtype
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
         self.bias = bias
 
@@ -169,13 +174,13 @@ def warm_up(
             layers.setdefault((*compute.shape, isinstance(module, FusedLinear)), compute)
     for rows in row_counts:
         for (out_features, in_features, adds_residual), compute in layers.items():
-            states = torch.zeros((rows, in_features), dtype=compute.weight.dtype)
+            states = torch.zeros((rows, in_features), dtype=compute.dtype)
             compute(states)
             if adds_residual and out_features <= in_features:
                 compute(states, states.new_zeros((rows, out_features)))
     if isinstance(head, PackedLinear):
         for rows in head_row_counts:
-            head(torch.zeros((rows, head.in_features), dtype=head.weight.dtype))
+            head(torch.zeros((rows, head.in_features), dtype=head.dtype))
 
 
 def _parts(widths: Iterable[int], bias: Tensor | None) -> Iterable[LinearPart]:

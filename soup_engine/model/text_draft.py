@@ -35,8 +35,8 @@ class _Translation:
     """A sequence of the target in tokens of the draft model.
 
     Attributes:
-        num_settled: tokens of the target whose text is settled,
-        settled: tokens of the draft model that it became.
+        num_settled: tokens of the target whose text is settled.
+        num_settled_own: tokens of the draft model that it became.
     """
 
     own: Sequence
@@ -56,7 +56,6 @@ class TextDraftProposer:
         draft_tokenizer: PreTrainedTokenizerBase,
         target_tokenizer: PreTrainedTokenizerBase,
     ) -> None:
-        self.source = draft.source
         self._draft = draft
         self._draft_tokenizer = draft_tokenizer
         self._target_tokenizer = target_tokenizer

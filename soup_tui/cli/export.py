@@ -84,9 +84,9 @@ def default_output(model: Path, kind: str, weights: str | None) -> Path:
     """In the working directory, under the model's name."""
     name = model.name or model.resolve().name
     if weights is None and kind in ("gguf", "gguf-lora"):
-        from soup_engine.export.request import DEFAULT_QUANTS
+        from soup_tui.export_types import EXPORT_TYPES
 
-        weights = DEFAULT_QUANTS["gguf" if kind == "gguf" else "gguf-lora"]
+        weights = EXPORT_TYPES[kind][0]
     return Path(default_target(name, kind, weights))
 
 

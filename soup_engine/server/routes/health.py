@@ -68,7 +68,7 @@ async def ready(state: State) -> dict[str, str]:
     """
     engine_state = state.engine_state
     if state.sleeps:
-        raise EngineSleepingError("The engine is asleep; POST /wake_up wakes it.")
+        raise EngineSleepingError
     if engine_state != "ready":
         raise EngineStoppedError(f"The engine takes no requests; its state is {engine_state!r}.")
     return {"status": "ready"}

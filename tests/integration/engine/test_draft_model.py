@@ -199,7 +199,7 @@ class TestLoading:
         draft = load_draft(config, model, ModelConfig(path=model.source), lambda *_: None)
         assert draft.model is None
         assert not draft.config.enabled
-        assert "soup draft distill" in draft.notes[0]
+        assert "No draft is registered" in draft.notes[0]
 
     def test_no_room_for_its_rows(
         self, loaded: Loader, tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
