@@ -69,7 +69,7 @@ def load_draft(
         path = _found(target, model)
         if path is None:
             notes.append(
-                f"No draft is registered for {model.path} and its family"
+                f"No draft is registered for {model.path}, and its family"
                 " has none that is known and small enough."
             )
     if path is not None:

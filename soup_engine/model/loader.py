@@ -108,7 +108,7 @@ class LoadedModel:
 def load_model(
     config: ModelConfig,
     progress: Progress,
-    check: Callable[[ModelOutline], None] = lambda _outline: None,
+    check: Callable[[ModelOutline], None] | None = None,
 ) -> LoadedModel:
     """Load a model, or an adapter merged into its base.
 
@@ -132,14 +132,15 @@ def load_model(
     dtype = default_dtype(device) if config.dtype is None else getattr(torch, config.dtype)
     _check_memory(base, model_config, dtype, device)
     limit, notes = _context_limit(model_config)
-    check(
-        ModelOutline(
-            device=device,
-            dtype=dtype,
-            context_limit=limit,
-            layout=_outlined_layout(model_config, dtype, config.trust_remote_code),
+    if check is not None:
+        check(
+            ModelOutline(
+                device=device,
+                dtype=dtype,
+                context_limit=limit,
+                layout=_outlined_layout(model_config, dtype, config.trust_remote_code),
+            )
         )
-    )
     progress(f"loading weights of {base}", None)
     model = _load_weights(base, model_config, dtype, device, config.trust_remote_code)
     if location.adapter is not None:

@@ -206,7 +206,7 @@ def export_view(number: int, state: JobState, **fields: object) -> ExportView:
         values["started"] = WALL_TIME + 60 * number + 1
     if state.is_final:
         values["ended"] = WALL_TIME + 60 * number + 42
-    return ExportView(**(values | fields))  # type: ignore[arg-type]
+    return ExportView(**(values | fields))
 
 
 def export_views() -> tuple[ExportView, ...]:

@@ -115,7 +115,7 @@ class Machine:
         plain = Machine(
             self.alphas, noise=self.noise, pauses=self.pauses, plain_s=self.plain_s, seed=99
         )
-        plain.controller.wants_plain_step = lambda _rows: True  # type: ignore[method-assign]
+        plain.controller.wants_plain_step = lambda _rows: True
         return plain.run(seconds)
 
 

@@ -35,8 +35,8 @@ def test_a_wide_character_is_not_cut_in_two() -> None:
 
 
 async def test_every_screen_of_the_workbench_has_it(workbench: object) -> None:
-    app = workbench.app  # type: ignore[attr-defined]
+    app = workbench.app
     assert isinstance(app, SoupApp)
-    async with workbench.running():  # type: ignore[attr-defined]
+    async with workbench.running():
         assert isinstance(app.screen, WorkbenchScreen)
         assert isinstance(app.screen._compositor, TightCompositor)
