@@ -133,14 +133,8 @@ def load_model(
     _check_memory(base, model_config, dtype, device)
     limit, notes = _context_limit(model_config)
     if check is not None:
-        check(
-            ModelOutline(
-                device=device,
-                dtype=dtype,
-                context_limit=limit,
-                layout=_outlined_layout(model_config, dtype, config.trust_remote_code),
-            )
-        )
+        layout = _outlined_layout(model_config, dtype, config.trust_remote_code)
+        check(ModelOutline(device=device, dtype=dtype, context_limit=limit, layout=layout))
     progress(f"loading weights of {base}", None)
     model = _load_weights(base, model_config, dtype, device, config.trust_remote_code)
     if location.adapter is not None:
