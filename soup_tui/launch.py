@@ -55,9 +55,11 @@ def open_runtime(settings: Settings, on_progress: ProgressCallback) -> Runtime:
     server = settings.server_config()
     # Imports stand here because --help needs none of them, and those below bring torch with them.
     from soup_engine.adapter_service import check_config
+    from soup_engine.backends.choices import check_choice
     from soup_engine.server.sockets import open_listener
 
     # What is wrong with the command itself is said first, and alone.
+    check_choice(settings.engine_config(settings.model or "", None))
     check_config(settings.adapter_config())
     # Tried and given back: a wrong address is known before anything slow.
     open_listener(server).close()
@@ -78,6 +80,7 @@ def open_runtime(settings: Settings, on_progress: ProgressCallback) -> Runtime:
         create_backend(settings.engine_config(path, served_name)),
         server,
         adapters=settings.adapter_config(shipped),
+        restarts=settings.restart == "on-failure",
     )
     runtime.start(on_progress)
     return runtime

@@ -164,3 +164,15 @@ class Setting:
     def _in_range(self, value: float) -> bool:
         assert self.low is not None
         return math.isfinite(value) and self.low <= value <= (self.high or math.inf)
+
+
+def default_of(config: type, name: str) -> Any:
+    """Default of a field of the engine's or the server's configuration: said once, there."""
+    (found,) = (item for item in dataclasses.fields(config) if item.name == name)
+    return found.default
+
+
+def setting_field(kind: Kind, help_text: str, *, default: Any = None, **about: Any) -> Any:
+    """A field of a class of settings."""
+    setting = Setting(kind=kind, help=help_text, **about)
+    return dataclasses.field(default=default, metadata={"setting": setting})

@@ -26,5 +26,5 @@ def test_resident_memory_grows_with_what_is_held() -> None:
 
 def test_without_proc_the_peak_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now = process.resident_memory_bytes()
-    monkeypatch.setattr(process, "_STATM", tmp_path / "absent")
+    monkeypatch.setattr(process, "_PROC", tmp_path)
     assert process.resident_memory_bytes() >= 0.9 * now
