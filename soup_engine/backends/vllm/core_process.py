@@ -26,7 +26,7 @@ from soup_engine.errors import CannotRunError
 
 logger = logging.getLogger(__name__)
 
-_KEPT_LINES = 200
+_KEPT_LINES = 100
 _SCRIPT = """#!/bin/sh
 exec {python} {program} {output} "$@"
 """
@@ -85,6 +85,11 @@ class CoreProcesses:
                 return message
         return None
 
+    def report(self) -> None:
+        """Log what was written last: something went wrong."""
+        for line in self._lines:
+            logger.error("vLLM: %s", line)
+
     def close(self) -> None:
         """The processes have ended."""
         os.write(self._pipe, b"\n" + _END + b"\n")
@@ -100,7 +105,7 @@ class CoreProcesses:
                     return
                 if line:
                     self._lines.append(line)
-                    logger.info("%s", line)
+                    logger.debug("%s", line)
 
 
 _END = b"soup: end of output"

@@ -57,6 +57,7 @@ class VllmEngine:
         self._description = description
         self._processes: CoreProcesses | None = None
         self._llm: Any = None
+        self._adapters_warm = False
 
     @property
     def process_ids(self) -> tuple[int, ...]:
@@ -92,6 +93,7 @@ class VllmEngine:
                     AsyncEngineArgs(**arguments), stat_loggers=[step_reporter(report)]
                 )
         except (RuntimeError, ValueError, OSError, ImportError, AssertionError) as error:
+            self._processes.report()
             logger.exception("vLLM did not start")
             reason = self._processes.last_error() or str(error)
             raise ModelLoadError(f"vLLM did not start: {_one_line(reason)}") from error
@@ -149,6 +151,9 @@ class VllmEngine:
             ) from error
         if not loaded:
             raise AdapterInvalidError("vLLM does not take the adapter, and does not say why.")
+        if not self._adapters_warm:
+            await self._warm_up(adapter)
+            self._adapters_warm = True
 
     async def unload_adapter(self, adapter: AdapterCopy) -> None:
         if self.why_dead() is None:
@@ -156,17 +161,24 @@ class VllmEngine:
 
     async def stop(self) -> None:
         if self._llm is not None:
+            if self._llm.errored and self._processes is not None:
+                self._processes.report()
             self._llm.shutdown()
         if self._processes is not None:
             self._processes.close()
 
-    async def _warm_up(self) -> None:
+    async def _warm_up(self, adapter: AdapterCopy | None = None) -> None:
         """What is compiled at first use is not for the first client to wait for."""
         from vllm import SamplingParams
         from vllm.inputs.engine import tokens_input
 
-        once = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True, detokenize=False)
-        async for _ in self._llm.generate(tokens_input(_WARM_UP_TOKENS), once, "warm-up"):
+        outputs = self._llm.generate(
+            tokens_input(_WARM_UP_TOKENS),
+            SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True, detokenize=False),
+            "warm-up",
+            lora_request=None if adapter is None else _lora_request(adapter),
+        )
+        async for _ in outputs:
             pass
 
     def _dtype(self, device: str) -> str:
@@ -223,9 +235,20 @@ def _kv_bytes_per_token(config: Any, held: str) -> int:
     return int(2 * layers * width * _BYTES[held])
 
 
+class _ToOurLog(logging.Handler):
+    """Passes records of vLLM's loggers in this process on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger.handle(record)
+
+
 def _import_vllm() -> None:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    theirs = logging.getLogger("vllm")
+    if not any(isinstance(handler, _ToOurLog) for handler in theirs.handlers):
+        theirs.addHandler(_ToOurLog(logging.WARNING))
+        theirs.propagate = False
     try:
         import vllm  # noqa: F401
     except ImportError as error:
