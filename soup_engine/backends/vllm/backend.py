@@ -36,7 +36,6 @@ class VllmMaker:
         return dataclasses.replace(
             CHOICES[self.name].capabilities,
             adapters=config.lora.max_adapters > 0,
-            speculation=drafts,
             min_p=not drafts,
             logit_bias=not drafts,
         )
