@@ -224,15 +224,16 @@ class VllmEngine:
 
 
 _SHORT_NAMES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1}
+_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
 def _kv_bytes_per_token(config: Any, held: str) -> int:
-    """Of keys and values over all layers; ``held`` says how they are held."""
+    """Of keys and values over all layers, of the plain kind of attention; ``held`` says how they
+    are held, in a byte each where it is none of the plain types."""
     model = config.model_config
     layers = model.get_total_num_hidden_layers()
     width = model.get_total_num_kv_heads() * model.get_head_size()
-    return int(2 * layers * width * _BYTES[held])
+    return int(2 * layers * width * _BYTES.get(held, 1))
 
 
 class _ToOurLog(logging.Handler):
