@@ -101,7 +101,7 @@ Serve = Callable[..., Served]
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """``serve("--backend", "vllm", …)`` → the demo model served in float32, to the end of the
     module: two cores hold one vLLM at a time."""
-    started: list[Served] = []
+    started: list[subprocess.Popen[str]] = []
 
     def start(*options: str) -> Served:
         folder = tmp_path_factory.mktemp("serve")
@@ -119,6 +119,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
                 cwd=folder,
                 env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
             )
+        started.append(process)
         assert process.stdout is not None
         report = ""
         for line in process.stdout:
@@ -128,14 +129,13 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
         address = [line.split()[1] for line in report.splitlines() if line.startswith("address ")]
         served = Served(process, next(iter(address), ""), report, folder)
         assert address, f"{report}\n{served.errors}"
-        started.append(served)
         return served
 
     yield start
-    for served in started:
-        if served.process.poll() is None:
-            served.process.send_signal(signal.SIGINT)
-        served.process.communicate(timeout=ADMIN_S)
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=ADMIN_S)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = ADMIN_S) -> None:
