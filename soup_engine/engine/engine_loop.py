@@ -170,8 +170,10 @@ class EngineLoop:
             self._failure = EngineStoppedError(f"The engine died: {type(error).__name__}.")
         self._empty_inbox(engine)
         ending = self._admission.ending
-        self._deliver(engine.end_all(ending.error(ending.cut_short)))
+        cut_short = engine.end_all(ending.error(ending.cut_short))
+        # Who hears of the end and then asks for the figures finds it in them.
         self._snapshot = engine.snapshot(self._identity(), self.state)
+        self._deliver(cut_short)
 
     def _give_up(self, error: SoupError) -> None:
         self._failure = error
