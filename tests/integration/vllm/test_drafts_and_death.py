@@ -23,14 +23,15 @@ def served(serve: Callable[..., Any]) -> Any:
 
 
 def test_drafts_are_verified_and_counted(served: Any) -> None:
-    answer = served.chat(REPEATING, max_tokens=60, ignore_eos=True)
+    long: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "include_metrics": True}
+    answer = served.chat(REPEATING, **long)
     drafts = answer["metrics"]["speculative_decoding"]
     assert drafts["num_accepted_draft_tokens"] > 0
     figures = served.metrics()["speculation"]
     assert figures["method"] == "ngram"
     assert figures["accepted_tokens_total"] >= drafts["num_accepted_draft_tokens"]
     assert len(figures["accepted_tokens_by_position_total"]) == 4
-    worn = served.chat(REPEATING, adapter="pirate", max_tokens=60, ignore_eos=True)
+    worn = served.chat(REPEATING, adapter="pirate", **long)
     assert worn["metrics"]["speculative_decoding"]["num_spec_steps"] > 0
     with served.client() as client:
         exposed = client.get("/metrics", headers={"accept": "text/plain"}).text
