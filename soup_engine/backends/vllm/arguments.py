@@ -96,8 +96,8 @@ def kv_cache_dtype(kv_type: str | None, dtype: str, device: str) -> str:
     if device == "cpu" or kv_type not in _KV_TYPES:
         what = "vLLM on a CPU" if device == "cpu" else "vLLM"
         raise ConfigError(
-            f"{what} does not keep keys and values as {kv_type} beside weights in {dtype}: leave"
-            " --kv-cache-type out to keep them in the type of the weights"
+            f"{what} does not keep keys and values as {kv_type}: leave --kv-cache-type out to keep"
+            " them in the type of the weights"
             + ("." if device == "cpu" else ", or take fp8 for half of the memory."),
             param="kv_cache_type",
         )
