@@ -6,10 +6,11 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.processes import children, runs
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
@@ -78,17 +79,3 @@ def test_its_processes_do_not_outlive_a_killed_server(
     served.process.kill()
     served.process.wait()
     wait_until(lambda: not any(map(runs, below)), 10)
-
-
-def children(process_id: int) -> list[int]:
-    lists = Path(f"/proc/{process_id}/task").glob("*/children")
-    return [int(number) for path in lists for number in path.read_text().split()]
-
-
-def runs(process_id: int) -> bool:
-    """Whether a process is there and no zombie, as one is that nobody has asked about yet."""
-    try:
-        stat = Path(f"/proc/{process_id}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(") ")[2][0] != "Z"
