@@ -67,13 +67,12 @@ class Distilled:
     """What came of it.
 
     Attributes:
-        acceptance_before, acceptance_after: per token, on the prompts held out.
-        training_prompts, validation_prompts: of the file, less those left out.
+        acceptance_before, acceptance_after: per token, on answers to prompts held out.
         left_out: prompts too long to train on.
         seconds: of this run, from its start.
     """
 
-    output: Path
+    output: str
     acceptance_before: float
     acceptance_after: float
     training_examples: int
@@ -82,6 +81,11 @@ class Distilled:
     steps: int
     loss: float
     seconds: float
+
+
+def checkpoint_folder(output: Path) -> Path:
+    """Where a training for this output is kept until it is complete."""
+    return Checkpoint(output).folder
 
 
 def distill(job: DistillJob, report: Report) -> Distilled:
@@ -259,7 +263,7 @@ class _Distillation:
 
     def _result(self, corpus: Corpus, trained: Trained, after: float) -> Distilled:
         return Distilled(
-            output=self._job.output.absolute(),
+            output=str(self._job.output.absolute()),
             acceptance_before=corpus.acceptance,
             acceptance_after=after,
             training_examples=len(corpus.training),
