@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -237,8 +238,8 @@ class _Distillation:
             return True
 
         found = engine.answer(prompts, params, between_steps=answered)
-        examples = (Example(a.prompt, tuple(a.token_ids)) for a in found if a.token_ids)
-        return list(dict.fromkeys(examples))
+        examples = (Example(a.prompt, _known_part(a.token_ids, self._vocab)) for a in found)
+        return list(dict.fromkeys(example for example in examples if example.answer))
 
     def _agreement(self, draft: PreTrainedModel, examples: Rows[TrainingExample]) -> float:
         self._report(Progress(stage="measuring acceptance"))
@@ -273,6 +274,11 @@ class _Distillation:
             loss=trained.loss,
             seconds=time.monotonic() - self._started,
         )
+
+
+def _known_part(token_ids: Rows[int], vocab: int) -> tuple[int, ...]:
+    """An answer up to a token that no text has: embeddings are often padded."""
+    return tuple(takewhile(lambda token: token < vocab, token_ids))
 
 
 def _context(folder: Path) -> int:

@@ -50,12 +50,11 @@ def kept_config(
                 f"The kind of its layers follows from their number ({name}), so none of them can"
                 " be left out."
             )
-    if layer_types is not None:
-        new["layer_types"] = [layer_types[number] for number in kept]
     for name in FIRST_LAYERS:
         if isinstance(config.get(name), int):
             new[name] = sum(number < config[name] for number in kept)
-    for name, value in config.items():
+    lists = config if layer_types is None else {**config, "layer_types": layer_types}
+    for name, value in lists.items():
         if not isinstance(value, list) or len(value) != total or name in LISTS_OF_OTHERS:
             continue
         if name not in PER_LAYER_LISTS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from soup_engine.adapters.names import check_name
@@ -298,17 +299,20 @@ class Measurement:
 
     def _matches(self, answer: Answer) -> list[bool] | None:
         """Of each token of a plain greedy answer, whether the draft would have come to it, given
-        the target's tokens before it; ``None`` where the draft has tokens of its own."""
+        the target's tokens before it; ``None`` where the draft has tokens of its own. Behind one
+        that only the target has, nothing is drafted."""
         prompt, tokens = answer.prompt, answer.token_ids
         draft, common = self._draft.model, self._draft.common_vocab
         if draft is None:
             assert self._job.ngram is not None, "either a draft model or lookups are asked for"
             return looked_up(prompt, tokens, self._job.ngram)
-        if common is None or not tokens or len(prompt) + len(tokens) > draft.context_limit:
+        if common is None or len(prompt) + len(tokens) > draft.context_limit:
             return None
-        if any(token >= common for token in (*prompt, *tokens)):
+        if any(token >= common for token in prompt):
             return None
-        return most_likely(draft, prompt, tokens, common)
+        known = list(takewhile(lambda token: token < common, tokens))
+        foreign = [False] * (len(known) < len(tokens))
+        return [*(most_likely(draft, prompt, known, common) if known else []), *foreign]
 
     @staticmethod
     def _stage(what: str, adapter: str | None) -> str:
