@@ -78,8 +78,8 @@ class TrainingState:
 class Checkpoint:
     """The folder of one training."""
 
-    def __init__(self, output: Path) -> None:
-        self.folder = output.with_name(f"{output.name}.checkpoint")
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     @property
     def exists(self) -> bool:

@@ -17,13 +17,13 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from soup_engine.config import EngineConfig, ModelConfig
+from soup_engine.config import DTYPES, EngineConfig, ModelConfig
 from soup_engine.distillation.checkpoint import Checkpoint, Corpus, RunIdentity
 from soup_engine.distillation.corpus import Example, TrainingExample, split
 from soup_engine.distillation.folders import check_output, check_same_tokenizer, model_folder
 from soup_engine.distillation.offline import Answer, OfflineEngine, fitting
 from soup_engine.distillation.progress import Progress, Report, load_progress
-from soup_engine.distillation.recipe import DTYPES, Recipe
+from soup_engine.distillation.recipe import DistillJob
 from soup_engine.distillation.scoring import load_plain, view_targets
 from soup_engine.distillation.training import Trained, Trainer, agreement
 from soup_engine.draft.registry import model_identity, register_draft
@@ -34,33 +34,10 @@ from soup_engine.export.model_folder import read_config
 from soup_engine.export.side_files import copy_side_files
 from soup_engine.model.device import default_dtype, dtype_name, resolve_device
 from soup_engine.model.loader import load_model
-from soup_engine.prompt_file import PromptFile
 from soup_engine.sampling_params import SamplingParams
 
 DRAWN_TEMPERATURE = 0.8
 """Of the answers beside the greedy one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DistillJob:
-    """What is asked for.
-
-    Attributes:
-        dtype: of the weights that are written; what the draft base has by default.
-        resume: go on with the training that was begun for this output.
-        registry: file of registered drafts; the user's by default.
-    """
-
-    target: str
-    draft_base: str
-    data: Path
-    prompts: PromptFile
-    output: Path
-    recipe: Recipe
-    dtype: str | None = None
-    device: str | None = None
-    resume: bool = False
-    registry: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +61,6 @@ class Distilled:
     seconds: float
 
 
-def checkpoint_folder(output: Path) -> Path:
-    """Where a training for this output is kept until it is complete."""
-    return Checkpoint(output).folder
-
-
 def distill(job: DistillJob, report: Report) -> Distilled:
     """Train a draft, write it as a new folder, and register it for its target.
 
@@ -109,7 +81,7 @@ class _Distillation:
         self._started = time.monotonic()
         self._target = model_folder(job.target, "--target")
         self._base = model_folder(job.draft_base, "--draft-base")
-        self._checkpoint = checkpoint = Checkpoint(job.output)
+        self._checkpoint = checkpoint = Checkpoint(job.checkpoint)
         check_output(job.output)
         for folder in (self._target, self._base):
             read_config(folder)  # refuses quantised ones

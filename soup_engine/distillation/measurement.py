@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 
 from soup_engine.adapters.names import check_name
 from soup_engine.adapters.peft_format import read_adapter
@@ -24,16 +23,15 @@ from soup_engine.config import (
 )
 from soup_engine.distillation.costs import CostMeter, TimedProposer
 from soup_engine.distillation.figures import PairFigures, PairRecord, merged, most_promising
+from soup_engine.distillation.measure_job import MeasureJob
 from soup_engine.distillation.offline import Answer, OfflineEngine, fitting
 from soup_engine.distillation.progress import Progress, Report, load_progress
 from soup_engine.distillation.teacher_forcing import looked_up, most_likely
 from soup_engine.engine.drafting import build_proposer, load_draft
 from soup_engine.engine.input_processor import InputProcessor
 from soup_engine.engine.speculation import Speculation
-from soup_engine.errors import ConfigError
 from soup_engine.model.loader import load_model
 from soup_engine.model.location import find_model
-from soup_engine.prompt_file import PromptFile
 from soup_engine.sampling_params import SamplingParams
 
 SWEEP = (1, 2, 3, 4, 5, 6, 8)
@@ -42,58 +40,6 @@ SWEEP = (1, 2, 3, 4, 5, 6, 8)
 LOOKUP_TOKENS = 5
 """Drafted by lookups where nobody says how many: what they cost says nothing about what they
 find."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureJob:
-    """What is asked for.
-
-    Attributes:
-        draft: folder or hub id of a draft model; or else
-        ngram: tokens that are looked up.
-        adapters: name and folder of those to measure beside the base.
-        rounds: plain and assisted ones each.
-        num_tokens: drafted for a step; the number that promises most by default.
-        streams: sequences that are answered together.
-        max_prompts: of the file, spread over the rounds.
-        min_acceptance: floor of the per-token acceptance.
-
-    Raises:
-        ConfigError: a value is out of range.
-    """
-
-    target: str
-    draft: str | None
-    ngram: int | None
-    prompts: PromptFile
-    adapters: tuple[tuple[str, Path], ...] = ()
-    rounds: int = 5
-    num_tokens: int | None = None
-    max_tokens: int = 96
-    streams: int = 1
-    max_prompts: int = 20
-    min_acceptance: float | None = None
-    device: str | None = None
-    dtype: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.draft is None) == (self.ngram is None):
-            raise ConfigError("Give either --draft or --ngram: what is to be measured.")
-        for name in ("rounds", "max_tokens", "streams", "max_prompts"):
-            if getattr(self, name) < 1:
-                option = name.replace("_", "-")
-                raise ConfigError(f"--{option} is at least 1.", param=name)
-        floor = self.min_acceptance
-        if floor is not None and not 0.0 <= floor <= 1.0:
-            raise ConfigError(f"--min-acceptance goes from 0 to 1, not {floor:g}.")
-        # Refuses what is no path, and numbers out of range.
-        self.speculative(self.num_tokens or 1)
-
-    def speculative(self, num_tokens: int) -> SpeculativeConfig:
-        """Settings for always drafting so many tokens."""
-        return SpeculativeConfig(
-            draft_model=self.draft, ngram=self.ngram, num_tokens=num_tokens, always=True
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +85,7 @@ class Measurement:
             CannotRunError: a model cannot be loaded, or no prompt fits.
         """
         job, progress = self._job, load_progress(self._report)
-        model = ModelConfig(path=job.target, device=job.device, dtype=job.dtype)
+        model = job.target_config()
         for path in (job.target, *([] if job.draft is None else [job.draft])):
             find_model(ModelConfig(path=path), progress)
         for name, folder in job.adapters:

@@ -1,13 +1,14 @@
-"""How a draft is trained."""
+"""How a draft is trained; checked before anything heavy is loaded."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
+from soup_engine.config import DTYPES, ModelConfig
 from soup_engine.errors import ConfigError
-
-DTYPES = ("bfloat16", "float16", "float32")
+from soup_engine.prompt_file import PromptFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,43 @@ class Recipe:
             return self.learning_rate * (step + 1) / rising
         share = (step - rising) / max(1, total - rising)
         return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * share))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillJob:
+    """What is asked for.
+
+    Attributes:
+        dtype: of the weights that are written; what the draft base has by default.
+        resume: go on with the training that was begun for this output.
+        registry: file of registered drafts; the user's by default.
+
+    Raises:
+        ConfigError: a value is none of those that there are.
+    """
+
+    target: str
+    draft_base: str
+    data: Path
+    prompts: PromptFile
+    output: Path
+    recipe: Recipe
+    dtype: str | None = None
+    device: str | None = None
+    resume: bool = False
+    registry: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise ConfigError(
+                f"--dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}.", param="dtype"
+            )
+        ModelConfig(path=self.target, device=self.device)  # refuses what is no device
+
+    @property
+    def checkpoint(self) -> Path:
+        """Folder in which an unfinished training is kept."""
+        return self.output.with_name(f"{self.output.name}.checkpoint")
 
 
 def _check(name: str, value: float, good: bool, wanted: str) -> None:

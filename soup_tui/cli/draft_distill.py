@@ -6,7 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from soup_engine.errors import ConfigError
+from soup_engine.distillation.recipe import DistillJob, Recipe
+from soup_engine.plain_json import as_json
 from soup_engine.user_paths import is_folder
 from soup_tui.cli.draft_options import (
     Accumulate,
@@ -38,9 +39,7 @@ from soup_tui.cli.options import HelpOption
 from soup_tui.formatting import duration, plain
 
 if TYPE_CHECKING:
-    from soup_engine.distillation.distill import Distilled, DistillJob
-
-DTYPES = ("bfloat16", "float16", "float32")
+    from soup_engine.distillation.distill import Distilled
 
 
 def distill(
@@ -65,16 +64,10 @@ def distill(
     resume: Resume = False,
     dtype: ResultDtype = None,
     device: Device = None,
-    as_json: AsDocument = False,
+    as_document: AsDocument = False,
     _help: HelpOption = False,
 ) -> int:
     """Train a draft on a model's own answers, and register it for --auto-spec."""
-    if dtype is not None and dtype not in DTYPES:
-        raise ConfigError(f"--dtype is one of {', '.join(DTYPES)}, not {dtype!r}.")
-    prompts = read_prompts(data)
-    from soup_engine.distillation.distill import DistillJob
-    from soup_engine.distillation.recipe import Recipe
-
     recipe = Recipe(
         epochs=epochs,
         batch_size=batch_size,
@@ -92,25 +85,27 @@ def distill(
         checkpoint_every=checkpoint_every,
     )
     job = DistillJob(
-        target=target, draft_base=draft_base, data=data, prompts=prompts, output=output,
+        target=target, draft_base=draft_base, data=data, prompts=read_prompts(data), output=output,
         recipe=recipe, dtype=dtype, device=device, resume=resume,
     )  # fmt: skip
-    return _run(job, as_document=as_json)
+    return _run(job, as_document=as_document)
 
 
 def _run(job: DistillJob, *, as_document: bool) -> int:
-    from soup_engine.distillation.distill import checkpoint_folder
     from soup_engine.distillation.distill import distill as train
-    from soup_engine.plain_json import as_json
 
     try:
         with shown_work() as report:
             made = train(job, report)
     except KeyboardInterrupt:
-        kept = checkpoint_folder(job.output)
-        if is_folder(kept):
-            sentence = f"What was done is kept in {kept}: the same command with --resume goes on."
-            print(plain(f"soup: interrupted. {sentence}"), file=sys.stderr)
+        if is_folder(job.checkpoint):
+            print(
+                plain(
+                    f"soup: interrupted. What was done is kept in {job.checkpoint}: the same"
+                    " command with --resume goes on."
+                ),
+                file=sys.stderr,
+            )
         return INTERRUPTED
     print(json.dumps(as_json(made), indent=2) if as_document else _report(made))
     return 0

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from soup_engine.distillation.measure_job import MeasureJob
 from soup_engine.errors import ConfigError
+from soup_engine.plain_json import as_json
 from soup_tui.cli.draft_options import (
     Adapters,
     AsDocument,
@@ -52,20 +54,16 @@ def measure(
     streams: Streams = 1,
     device: Device = None,
     dtype: Dtype = None,
-    as_json: AsDocument = False,
+    as_document: AsDocument = False,
     _help: HelpOption = False,
 ) -> int:
     """Measure acceptance and speed of a draft."""
-    folders = _folders(adapters)
-    read = read_prompts(prompts)
-    from soup_engine.distillation.measurement import MeasureJob, Measurement
-
     job = MeasureJob(
         target=target,
         draft=draft,
         ngram=ngram,
-        prompts=read,
-        adapters=folders,
+        prompts=read_prompts(prompts),
+        adapters=_folders(adapters),
         rounds=rounds,
         num_tokens=spec_tokens,
         max_tokens=max_tokens,
@@ -75,6 +73,16 @@ def measure(
         device=device,
         dtype=dtype,
     )
+    result = _measured(job)
+    _show(result, as_document=as_document)
+    if result.partial:
+        return INTERRUPTED
+    return BELOW_FLOOR if result.below_floor else 0
+
+
+def _measured(job: MeasureJob) -> Measured:
+    from soup_engine.distillation.measurement import Measurement
+
     with shown_work() as report:
         measurement = Measurement(job, report)
         measurement.prepare()
@@ -84,16 +92,14 @@ def measure(
             partial = True
         else:
             partial = False
-    result = measurement.result(partial=partial)
-    _show(result, as_document=as_json)
-    if partial:
-        return INTERRUPTED
-    return BELOW_FLOOR if result.below_floor else 0
+    return measurement.result(partial=partial)
 
 
 def _folders(given: list[str] | None) -> tuple[tuple[str, Path], ...]:
+    if not given:
+        return ()
     try:
-        folders: tuple[tuple[str, Path], ...] = FOLDERS.parse(given or [])
+        folders: tuple[tuple[str, Path], ...] = FOLDERS.parse(given)
     except (KeyError, ValueError):
         raise ConfigError(f"--adapters takes {FOLDERS.name}.") from None
     return folders
@@ -101,8 +107,6 @@ def _folders(given: list[str] | None) -> tuple[tuple[str, Path], ...]:
 
 def _show(result: Measured, *, as_document: bool) -> None:
     if as_document:
-        from soup_engine.plain_json import as_json
-
         document = as_json(result)
         for pair, figures in zip(document["pairs"], result.pairs, strict=True):
             pair["verdict"] = figures.verdict

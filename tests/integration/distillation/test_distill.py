@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from soup_engine.distillation.distill import DistillJob, checkpoint_folder, distill
+from soup_engine.distillation.distill import distill
 from soup_engine.distillation.progress import Progress, silent
-from soup_engine.distillation.recipe import Recipe
+from soup_engine.distillation.recipe import DistillJob, Recipe
 from soup_engine.draft.registry import read_drafts, registered_draft
 from soup_engine.errors import ConfigError, DraftError
 from soup_engine.export.atomic_output import part_path
@@ -91,7 +91,7 @@ def test_acceptance_rises_and_the_pair_is_registered(make_job: MakeJob) -> None:
     assert last.done == last.total == 48
     assert last.figures.startswith("loss ")
     assert last.seconds_left == 0.0
-    assert not checkpoint_folder(job.output).exists()
+    assert not job.checkpoint.exists()
     assert not part_path(job.output).exists()
     model = AutoModelForCausalLM.from_pretrained(job.output)
     assert model.config.num_hidden_layers == 2
@@ -114,7 +114,7 @@ def test_a_training_goes_on_as_if_it_had_never_stopped(
     job = make_job("parts", recipe=recipe)
     with pytest.raises(KeyboardInterrupt):
         distill(job, Interrupting("training", 3))
-    kept = checkpoint_folder(job.output)
+    kept = job.checkpoint
     assert kept.is_dir()
     assert not job.output.exists()
     with pytest.raises(DraftError, match="was begun and not ended: go on with it by --resume"):
@@ -181,7 +181,7 @@ def test_what_cannot_be_is_said_before_weights_are_read(
     (tmp_path / "out").write_text("mine")
     with pytest.raises(DraftError, match="is there already"):
         distill(make_job(), silent)
-    assert not checkpoint_folder(tmp_path / "out").exists()
+    assert not make_job().checkpoint.exists()
 
 
 def test_other_settings_cannot_go_on(make_job: MakeJob) -> None:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from soup_engine.distillation.measurement import Measured, MeasureJob, Measurement
+from soup_engine.distillation.measure_job import MeasureJob
+from soup_engine.distillation.measurement import Measured, Measurement
 from soup_engine.distillation.progress import Progress, Report, silent
 from soup_engine.draft.acceptance import AcceptanceTally
 from soup_engine.engine.input_processor import InputProcessor

@@ -29,7 +29,7 @@ def example(first: int, answer: int) -> TrainingExample:
 
 
 def test_what_is_learned_from_comes_back(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path / "out")
+    checkpoint = Checkpoint(tmp_path / "kept")
     checkpoint.begin(IDENTITY)
     assert checkpoint.load_corpus() is None
     corpus = Corpus((example(1, 2), example(5, 1)), (example(9, 3),), 0.1 + 0.2)
@@ -57,7 +57,7 @@ def trained_model(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def test_weights_and_moments_come_back(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path / "out")
+    checkpoint = Checkpoint(tmp_path / "kept")
     checkpoint.begin(IDENTITY)
     assert checkpoint.load_state() is None
     model, optimizer = trained_model(0)
@@ -78,7 +78,7 @@ def test_weights_and_moments_come_back(tmp_path: Path) -> None:
 
 
 def test_it_only_goes_on_with_the_same(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path / "out")
+    checkpoint = Checkpoint(tmp_path / "kept")
     with pytest.raises(DraftError, match="leave out --resume"):
         checkpoint.check(IDENTITY)
     checkpoint.begin(IDENTITY)
@@ -92,7 +92,7 @@ def test_it_only_goes_on_with_the_same(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path / "out")
+    checkpoint = Checkpoint(tmp_path / "kept")
     checkpoint.begin(IDENTITY)
     (checkpoint.folder / "training.safetensors").write_bytes(b"nonsense")
     with pytest.raises(DraftError, match=r"training\.safetensors is damaged"):
