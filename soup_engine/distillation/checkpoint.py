@@ -86,7 +86,8 @@ class Checkpoint:
         return is_there(self.folder)
 
     def begin(self, identity: RunIdentity) -> None:
-        self.folder.mkdir()
+        """Make the folder, or go on with one that was interrupted before it held anything."""
+        self.folder.mkdir(exist_ok=True)
         text = json.dumps(asdict(identity), indent=2) + "\n"
         (self.folder / _SETTINGS).write_text(text, encoding="utf-8")
 

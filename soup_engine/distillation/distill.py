@@ -64,7 +64,8 @@ class Distilled:
 def distill(job: DistillJob, report: Report) -> Distilled:
     """Train a draft, write it as a new folder, and register it for its target.
 
-    An interrupt that ``report`` raises leaves a checkpoint beside the output.
+    An interrupt that ``report`` raises leaves a checkpoint beside the output, once the target has
+    answered.
 
     Raises:
         ConfigError, DraftError, ModelPathError: what is asked for cannot be, which is said before
@@ -92,7 +93,7 @@ class _Distillation:
         tokenizer = check_same_tokenizer(self._target, self._base)
         self._prompts, self._left_out = self._tokenized(InputProcessor(tokenizer))
         self._vocab = max(tokenizer.get_vocab().values()) + 1
-        identity = RunIdentity(
+        self._identity = identity = RunIdentity(
             target=model_identity(self._target),
             draft_base=model_identity(self._base),
             data=hashlib.sha256(repr(self._prompts).encode()).hexdigest(),
@@ -107,8 +108,6 @@ class _Distillation:
                 f"A training for {job.output} was begun and not ended: go on with it by --resume,"
                 f" or delete {checkpoint.folder}."
             )
-        else:
-            checkpoint.begin(identity)
 
     def run(self) -> Distilled:
         job, checkpoint = self._job, self._checkpoint
@@ -116,6 +115,7 @@ class _Distillation:
         draft = load_plain(self._base, torch.float32, self._device)
         if corpus is None:
             corpus = self._new_corpus(draft)
+            checkpoint.begin(self._identity)
             checkpoint.save_corpus(corpus)
         trainer = Trainer(draft, job.recipe, vocab=self._vocab, compute=self._compute)
         state = checkpoint.load_state()

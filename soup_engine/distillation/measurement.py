@@ -37,7 +37,7 @@ from soup_engine.sampling_params import SamplingParams
 SWEEP = (1, 2, 3, 4, 5, 6, 8)
 """Lengths of drafts whose costs are measured."""
 
-LOOKUP_TOKENS = 5
+DEFAULT_TOKENS = 5
 """Drafted by lookups where nobody says how many: what they cost says nothing about what they
 find."""
 
@@ -195,7 +195,7 @@ class Measurement:
             between_steps=lambda: self._report(Progress(stage=stage)),
         )
         if asked is None:
-            record.num_tokens = LOOKUP_TOKENS
+            record.num_tokens = DEFAULT_TOKENS
             if self._proposer.computes and record.costs is not None:
                 record.num_tokens = most_promising(record.costs, counts.alpha or 0.0)
 

@@ -98,14 +98,10 @@ def _run(job: DistillJob, *, as_document: bool) -> int:
         with shown_work() as report:
             made = train(job, report)
     except KeyboardInterrupt:
+        kept = "nothing was learned yet."
         if is_folder(job.checkpoint):
-            print(
-                plain(
-                    f"soup: interrupted. What was done is kept in {job.checkpoint}: the same"
-                    " command with --resume goes on."
-                ),
-                file=sys.stderr,
-            )
+            kept = f"what was learned is in {job.checkpoint}; with --resume the command goes on."
+        print(plain(f"soup: interrupted: {kept}"), file=sys.stderr)
         return INTERRUPTED
     print(json.dumps(as_json(made), indent=2) if as_document else _report(made))
     return 0

@@ -139,10 +139,16 @@ def test_it_may_be_interrupted_before_anything_was_learned(
     recipe = replace(RECIPE, epochs=1)
     distill(make_job("whole", recipe=recipe), silent)
     job = make_job("parts", recipe=recipe)
-    for number, stage in enumerate(("asking the target", "noting the target's distributions")):
+    for stage in ("asking the target", "noting the target's distributions"):
         with pytest.raises(KeyboardInterrupt):
-            distill(replace(job, resume=number > 0), Interrupting(stage))
-    distill(replace(job, resume=True), silent)
+            distill(job, Interrupting(stage))
+        assert not job.checkpoint.exists()
+    # A kill may come when the folder is there and holds nothing yet.
+    job.checkpoint.mkdir()
+    with pytest.raises(DraftError, match="leave out --resume"):
+        distill(replace(job, resume=True), silent)
+    job.checkpoint.rmdir()
+    distill(job, silent)
     assert_equal(tmp_path / "whole", tmp_path / "parts")
 
 
