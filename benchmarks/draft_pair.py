@@ -38,6 +38,10 @@ HEADERS = (
     *("measured", "modelled", "break-even alpha"),
 )
 PACKAGES = ("torch", "transformers")
+LAYERS = 4
+DISTILLING = ("--epochs", "8", "--learning-rate", "0.003")
+QUICK_DISTILLING = ("--epochs", "1", "--max-tokens", "8")
+QUICK_MEASURING = ("--rounds", "1", "--max-prompts", "2", "--max-tokens", "16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +143,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     program = "python -m benchmarks.draft_pair"
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
-    parser.add_argument("--layers", type=positive, default=8, help="of the draft (default: 8)")
+    parser.add_argument("--layers", type=positive, default=LAYERS,
+        help=f"of the draft (default: {LAYERS})")  # fmt: skip
     parser.add_argument("--folder", type=Path, default=RESULTS / "draft-pair",
         help="new folder for drafts and prompts (default: in benchmarks/results)")  # fmt: skip
-    parser.add_argument("--distill", type=shlex.split, default=[], metavar="OPTIONS",
-        help="further options of soup draft distill, in one word")  # fmt: skip
-    parser.add_argument("--measure", type=shlex.split, default=[], metavar="OPTIONS",
-        help="further options of soup draft measure, in one word")  # fmt: skip
+    parser.add_argument("--distill", type=shlex.split, default=DISTILLING, metavar="OPTIONS",
+        help=f"of soup draft distill, in one word (default: {' '.join(DISTILLING)})")  # fmt: skip
+    parser.add_argument("--measure", type=shlex.split, default=(), metavar="OPTIONS",
+        help="of soup draft measure, in one word")  # fmt: skip
     options = parser.parse_args(given)
     folder: Path = options.folder.absolute()
     try:

@@ -69,18 +69,10 @@ def check_same_tokenizer(target: Path, draft: Path) -> PreTrainedTokenizerBase:
     ours, theirs = load_tokenizer(target), load_tokenizer(draft)
     tokens, others = ours.get_vocab(), theirs.get_vocab()
     if tokens != others:
-        differing = sorted(
-            (
-                token
-                for token in tokens.keys() | others.keys()
-                if tokens.get(token) != others.get(token)
-            ),
-            key=lambda token: min(tokens.get(token, 1 << 40), others.get(token, 1 << 40)),
-        )
+        differing = sorted({token for token, _ in tokens.items() ^ others.items()})
         raise DraftError(
-            f"{draft} has another tokenizer than {target} ({len(differing)} tokens differ, the"
-            f" first is {differing[0]!r}): distil a base that shares it, such as soup draft shrink"
-            " makes."
+            f"{draft} has another tokenizer than {target} ({len(differing)} tokens differ, such as"
+            f" {differing[0]!r}): distil a base that shares it, as soup draft shrink makes one."
         )
     for text in _SAMPLES:
         if ours.encode(text) != theirs.encode(text):

@@ -146,9 +146,8 @@ class Trainer:
         device = self.draft.device
         batch = collate([item.example for item in items], device)
         view = joined([item.target for item in items], device)
-        with torch.autocast(
-            device.type, self._compute, enabled=self._compute != torch.float32, cache_enabled=False
-        ):
+        mixed = self._compute != torch.float32
+        with torch.autocast(device.type, self._compute, enabled=mixed):
             logits = scored_logits(self.draft, batch)
         logits = logits[:, : self._vocab].float()  # [scored, vocab]
         soft = divergence((logits / recipe.temperature).log_softmax(-1), view)
