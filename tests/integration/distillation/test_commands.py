@@ -132,7 +132,7 @@ def test_an_interrupted_training_goes_on(
 ) -> None:
     arguments = [
         *("distill", "--target", target, "--draft-base", str(tiny_draft)),
-        *("--data", "prompts.jsonl", "-o", "draft", *DISTILL, "--epochs", "60"),
+        *("--data", "prompts.jsonl", "-o", "draft", *DISTILL, "--epochs", "20"),
     ]
     code, output, errors = interrupted(arguments, "training ...", environment, tmp_path)
     assert (code, output) == (130, "")
@@ -143,7 +143,7 @@ def test_an_interrupted_training_goes_on(
     assert (tmp_path / "draft.checkpoint" / "training.safetensors").is_file()
     done = soup(*arguments, "--resume", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["steps"] == 60 * 4
+    assert json.loads(done.stdout)["steps"] == 20 * 4
     assert not (tmp_path / "draft.checkpoint").exists()
 
 
