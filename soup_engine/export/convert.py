@@ -16,6 +16,7 @@ from soup_engine.export.request import ExportFormat, ExportRequest
 from soup_engine.export.source import Source, open_source
 from soup_engine.export.target import check_space
 from soup_engine.export.ternary import check_ternary
+from soup_engine.export.verification.prompt_check import check_prompts
 
 _BITS: Mapping[str, float] = {
     **dict.fromkeys(("f32", "fp32", "float32"), 32),
@@ -46,6 +47,8 @@ def convert(
     if source.adapter is None and request.format in _OF_ADAPTERS:
         raise ExportError(f"{source.model} is no adapter: {_OF_ADAPTERS[request.format]}.")
     _check_apart(request.target, source)
+    if request.verify:
+        check_prompts(source, request.prompts)
     if request.is_ternary:
         check_ternary(source, force=request.force, report=report)
     check_space(workplace, _needed_bytes(request, source))

@@ -66,7 +66,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         ) from error
     quantisation = config.get("quantization_config")
     if quantisation:
-        method = quantisation.get("quant_method", "unknown")
+        named = isinstance(quantisation, dict) and quantisation.get("quant_method")
+        method = named or "unknown"
         raise ExportSourceError(
             f"{folder} is quantised ({method}): use the model that it was made from, with plain "
             "weights (for an adapter, give it with --base)."

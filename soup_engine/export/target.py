@@ -15,6 +15,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -28,6 +29,10 @@ SPARE_BYTES = 64 * 1024 * 1024
 MANIFEST_IN_FOLDER = "soup_manifest.json"
 """The report on a result that is a folder, in that folder."""
 
+MAX_NAME_BYTES = 255 - len(".unverified.manifest.json")
+"""File systems allow names of 255 bytes, and a result put aside has the longest one."""
+
+_GGUF_MAGIC = b"GGUF"
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _WORKING_DIRECTORY = -100  # AT_FDCWD
 
@@ -50,24 +55,39 @@ class Target:
         self.path = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - keeps links
         if not self.path.name:
             raise ExportError(f"{path} cannot be the target of an export.", param="target")
+        if len(os.fsencode(self.path.name)) > MAX_NAME_BYTES:
+            raise ExportError(
+                f"The target's name is longer than {MAX_NAME_BYTES} bytes: give a shorter one.",
+                param="target",
+            )
+        self._aside = self.path.with_name(f"{self.path.name}.unverified")
         # One thread takes it and another gives it back.
         self._lock = FileLock(_lock_path(self.path), thread_local=False)
-        self._make_parent()
+        self._made_folders = self._make_parent()
         try:
             self._lock.acquire(timeout=0)
         except Timeout as error:
+            self._remove_folders()
             raise ExportConflictError(
                 f"Another export to {self.path} is running: wait for it, or cancel it.",
                 param="target",
             ) from error
         try:
             self._recover()
-            self._check_replaceable(overwrite)
+            if not overwrite and self._exists():
+                raise ExportConflictError(
+                    f"{self.path} is there already: give another target, or allow it to be "
+                    "overwritten.",
+                    param="target",
+                )
+            _check_replaceable(self.path)
+            _check_replaceable(self._aside)
             self.workplace = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
             self.staged = self.workplace / self.path.name
             self.workplace.mkdir()
         except BaseException as error:
             self._lock.release()
+            self._remove_folders()
             if isinstance(error, OSError):
                 raise _unusable(self.path, error) from error
             raise
@@ -80,48 +100,39 @@ class Target:
 
     def put_aside(self) -> Path:
         """Keep the staged result under another name, for somebody to look at; returns it."""
-        aside = self.path.with_name(f"{self.path.name}.unverified")
         self._sync()
-        _put(self.staged, aside)
-        return aside
+        _put(self.staged, self._aside)
+        return self._aside
 
     def close(self) -> None:
-        """Remove what is left in the workplace and let others have the target."""
+        """Remove what is left in the workplace, and the folders that were made for nothing, and let
+        others have the target."""
         shutil.rmtree(self.workplace, ignore_errors=True)
+        self._remove_folders()
         self._lock.release()
 
     def _exists(self) -> bool:
         return os.path.lexists(self.path)
 
-    def _check_replaceable(self, overwrite: bool) -> None:
-        if not self._exists():
-            return
-        if not overwrite:
-            raise ExportConflictError(
-                f"{self.path} is there already: give another target, or allow it to be "
-                "overwritten.",
-                param="target",
-            )
-        if not self.path.is_dir() and not self.path.is_file():
-            raise ExportConflictError(
-                f"{self.path} is a device or the like, so it is not overwritten: give another "
-                "target.",
-                param="target",
-            )
-        made_here = (self.path / MANIFEST_IN_FOLDER).is_file()
-        if self.path.is_dir() and not made_here and any(self.path.iterdir()):
-            raise ExportConflictError(
-                f"{self.path} is a folder that no export made, so it is not overwritten: give "
-                "another target, or remove it.",
-                param="target",
-            )
-
-    def _make_parent(self) -> None:
+    def _make_parent(self) -> list[Path]:
+        """Make the target's folder; returns those that were not there, the innermost first."""
+        missing: list[Path] = []
         try:
+            for folder in self.path.parents:
+                if folder.exists():
+                    break
+                missing.append(folder)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock_folder().mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _unusable(self.path, error) from error
+        return missing
+
+    def _remove_folders(self) -> None:
+        """Remove the folders that were made for the target and hold nothing."""
+        with suppress(OSError):
+            for folder in self._made_folders:
+                folder.rmdir()
 
     def _lock_folder(self) -> Path:
         return Path(self._lock.lock_file).parent
@@ -146,10 +157,32 @@ class Target:
 def check_space(folder: Path, needed_bytes: int) -> None:
     """Raises InsufficientDiskError: fewer bytes are free in ``folder`` than will be written."""
     free = shutil.disk_usage(folder).free
-    if needed_bytes + SPARE_BYTES > free:
+    needed_bytes += SPARE_BYTES
+    if needed_bytes > free:
         raise InsufficientDiskError(
-            f"The export needs about {_gigabytes(needed_bytes)} under {folder.parent} and "
-            f"{_gigabytes(free)} are free."
+            f"The export needs about {_size(needed_bytes)} under {folder.parent}, of which "
+            f"{_size(SPARE_BYTES)} stay free, and {_size(free)} are free now."
+        )
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raises ExportConflictError: something is there that no export can have made. A target that
+    is to be overwritten may be named by somebody far away, who sees no folder here."""
+    if not os.path.lexists(path):
+        return
+    if path.is_dir():
+        made_here = (path / MANIFEST_IN_FOLDER).is_file() or not any(path.iterdir())
+    elif path.is_file():
+        with path.open("rb") as file:
+            made_here = file.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
+    else:
+        made_here = False
+    if not made_here:
+        kind = "a folder" if path.is_dir() else "a file"
+        raise ExportConflictError(
+            f"{path} is {kind} that no export made, so it is not overwritten: give another "
+            "target, or remove it.",
+            param="target",
         )
 
 
@@ -219,8 +252,8 @@ def _replaced_name(target: str) -> str:
     return f"{target}.replaced"
 
 
-def _gigabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB"
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 
 
 def _unusable(path: Path, error: OSError) -> ExportError:

@@ -10,10 +10,11 @@ from types import MappingProxyType
 import gguf
 from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFWriter
 
-from soup_engine.errors import ExportSourceError, ExportUnsupportedError
+from soup_engine.errors import ExportUnsupportedError
 from soup_engine.export.atomic_output import new_file
-from soup_engine.export.gguf.families import Family, TensorRecipe
+from soup_engine.export.gguf.family import Family, TensorRecipe
 from soup_engine.export.gguf.metadata import write_general, write_tokenizer
+from soup_engine.export.gguf.model_check import check_model
 from soup_engine.export.gguf.quantisation import FILE_TYPES, possible_type, wanted_type
 from soup_engine.export.gguf.request import GgufRequest, GgufSummary, PlainType
 from soup_engine.export.gguf.vocabulary import read_vocabulary
@@ -60,7 +61,8 @@ def convert_family(
         Cancelled: as ``report`` said.
     """
     report.stage("reading the model")
-    with open_source(request) as (_, source):
+    with open_source(request) as (model, source):
+        check_model(family, model.tensors)
         tensors = plan_tensors(family, source, quant)
         vocab_size = next(t.shape[0] for t in tensors if t.name == EMBEDDING)
         folder = tokenizer_folder(request.model, request.adapter)
@@ -120,15 +122,12 @@ def plan_tensors(family: Family, source: TensorSource, quant: PlainType) -> list
         wanted = wanted_type(file_type, recipe.name, spec.name, spec.shape)
         kind = possible_type(wanted, spec.shape)
         tensors.append(OutputTensor(recipe.name, spec.shape, kind, wanted, recipe, spec))
-    _check_complete(family, tensors)
+    _check_distinct(tensors)
     return tensors
 
 
-def _check_complete(family: Family, tensors: list[OutputTensor]) -> None:
+def _check_distinct(tensors: list[OutputTensor]) -> None:
     names = [tensor.name for tensor in tensors]
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ExportUnsupportedError(f"Several tensors of the model would be {', '.join(twice)}.")
-    for wanted in (EMBEDDING, "output_norm.weight", f"blk.{family.layers - 1}.ffn_down.weight"):
-        if wanted not in names:
-            raise ExportSourceError(f"The model holds no tensor that could be {wanted}.")

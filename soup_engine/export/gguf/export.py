@@ -9,7 +9,8 @@ from pathlib import Path
 from soup_engine.errors import ExportToolError, ExportUnsupportedError
 from soup_engine.export.atomic_output import new_file, part_path
 from soup_engine.export.gguf.convert import convert_family
-from soup_engine.export.gguf.families import FAMILIES, architecture_of, find_family
+from soup_engine.export.gguf.families import FAMILIES, find_family
+from soup_engine.export.gguf.family import architecture_of
 from soup_engine.export.gguf.k_quants import examine, intermediate_type, quantise
 from soup_engine.export.gguf.llama_cpp import find_converter, find_quantiser, run_program
 from soup_engine.export.gguf.request import (

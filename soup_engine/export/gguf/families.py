@@ -8,15 +8,19 @@ texts, the summary says so.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import gguf
 import numpy as np
-from gguf import MODEL_ARCH, MODEL_TENSOR, TENSOR_NAMES, GGUFWriter
+from gguf import MODEL_ARCH, MODEL_TENSOR, GGUFWriter
 from numpy.typing import NDArray
 
 from soup_engine.errors import ExportSourceError, ExportUnsupportedError
+from soup_engine.export.gguf.family import (
+    FEED_FORWARD,
+    Family,
+    TensorRecipe,
+    architecture_of,
+)
 from soup_engine.export.gguf.rope import (
     Rope,
     llama3_factors,
@@ -24,131 +28,7 @@ from soup_engine.export.gguf.rope import (
     read_rope,
     write_scaling,
 )
-
-UNUSED_TENSORS = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
-"""Buffers that old checkpoints hold, which follow from the configuration."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorRecipe:
-    """How a tensor of the model becomes one of the file.
-
-    Attributes:
-        name: in the file.
-        heads: rows are ordered anew within each of so many heads; 0 leaves them.
-        shift: added to every value.
-    """
-
-    name: str
-    heads: int = 0
-    shift: float = 0.0
-
-
-class Family:
-    """One family. Subclasses add what they have beside the common metadata."""
-
-    arch: ClassVar[Any]
-    architectures: ClassVar[tuple[str, ...]]
-    title: ClassVar[str]
-    activation: ClassVar[tuple[str, str]] = ("hidden_act", "silu")
-    """The name of the setting, and the only value that llama.cpp has."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = config
-        self.layers = self.number("num_hidden_layers")
-        self.heads = self.number("num_attention_heads")
-        self.kv_heads = self.number("num_key_value_heads", self.heads)
-        self.hidden = self.number("hidden_size")
-        self.head_size = self.number("head_dim", self.hidden // self.heads)
-        self.context = self.number("max_position_embeddings")
-        self.rope = self.read_rope()
-        setting, only = self.activation
-        if (config.get(setting) or only) != only:
-            raise ExportUnsupportedError(
-                f"llama.cpp has only {only} in {self.title}, and config.json's {setting} is "
-                f"{config[setting]}."
-            )
-        self.check_rotation()
-        self._names = gguf.get_tensor_name_map(self.arch, self.layers)
-
-    def number(self, name: str, default: int | None = None) -> int:
-        value = self.config.get(name)
-        if value is None:
-            value = default
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ExportSourceError(f"config.json gives no whole number {name}.")
-        return value
-
-    def real(self, name: str) -> float:
-        value = self.config.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ExportSourceError(f"config.json gives no number {name}.")
-        return value
-
-    def read_rope(self) -> Rope:
-        return read_rope(self.config)
-
-    def check_rotation(self) -> None:
-        part = self.rope.settings.get("partial_rotary_factor", 1.0)
-        if part != 1.0:
-            raise ExportUnsupportedError(
-                f"llama.cpp rotates whole heads in {self.title}, and config.json's "
-                f"partial_rotary_factor is {part}."
-            )
-
-    def recipe(self, name: str) -> TensorRecipe | None:
-        """What becomes of a tensor of the model; ``None`` when it is not needed.
-
-        Raises:
-            ExportUnsupportedError: llama.cpp has no place for it.
-        """
-        if name.endswith(UNUSED_TENSORS):
-            return None
-        found = self._names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if found is None:
-            raise ExportUnsupportedError(f"llama.cpp has no place for {name} in {self.title}.")
-        return TensorRecipe(found)
-
-    def extra_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Tensors that follow from the configuration, by their name in the file."""
-        return {}
-
-    def write(self, writer: GGUFWriter, vocab_size: int) -> None:
-        """Write the metadata of the architecture."""
-        writer.add_block_count(self.layers)
-        writer.add_context_length(self.context)
-        writer.add_embedding_length(self.hidden)
-        writer.add_feed_forward_length(self.number("intermediate_size"))
-        writer.add_head_count(self.heads)
-        writer.add_head_count_kv(self.kv_heads)
-        writer.add_layer_norm_rms_eps(self.real("rms_norm_eps"))
-        writer.add_rope_freq_base(self.rope.theta)
-        self.write_head_size(writer)
-        self.write_own(writer, vocab_size)
-
-    def write_head_size(self, writer: GGUFWriter) -> None:
-        if self.config.get("head_dim") is not None:
-            writer.add_key_length(self.head_size)
-            writer.add_value_length(self.head_size)
-
-    def write_own(self, writer: GGUFWriter, vocab_size: int) -> None:
-        """Write what only this family has."""
-        del vocab_size  # most take it from the list of tokens
-        write_scaling(self.rope, writer, self.title)
-
-    def notes(self) -> list[str]:
-        """Where llama.cpp's answers differ from the model's, as sentences."""
-        window = self.config.get("sliding_window")
-        used = self.config.get("use_sliding_window", True)
-        if not window or not used or window >= self.context:
-            return []
-        return [
-            f"llama.cpp has no sliding window for {self.title}: answers differ from the "
-            f"original's once a text is longer than {window} tokens."
-        ]
-
-    def _rope_tensor(self, kind: Any) -> str:
-        return f"{TENSOR_NAMES[kind]}.weight"
+from soup_engine.export.gguf.settings import real_number, shown
 
 
 class Llama(Family):
@@ -158,6 +38,11 @@ class Llama(Family):
     arch = MODEL_ARCH.LLAMA
     architectures = ("LlamaForCausalLM", "MistralForCausalLM")
     title = "Llama and Mistral"
+
+    def biases(self) -> tuple[str, ...]:
+        if architecture_of(self.config) != "LlamaForCausalLM":
+            return ()
+        return super().biases() + (FEED_FORWARD if self.config.get("mlp_bias") else ())
 
     def recipe(self, name: str) -> TensorRecipe | None:
         recipe = super().recipe(name)
@@ -183,6 +68,9 @@ class Qwen2(Family):
     architectures = ("Qwen2ForCausalLM",)
     title = "Qwen2"
 
+    def biases(self) -> tuple[str, ...]:
+        return ("attn_q", "attn_k", "attn_v")
+
     def notes(self) -> list[str]:
         return super().notes() if self.config.get("use_sliding_window") else []
 
@@ -192,6 +80,9 @@ class Qwen3(Qwen2):
     architectures = ("Qwen3ForCausalLM",)
     title = "Qwen3"
 
+    def biases(self) -> tuple[str, ...]:
+        return Family.biases(self)
+
 
 class Gemma2(Family):
     """Its norms multiply by 1 + w, llama.cpp's by w. Every second layer has a sliding window."""
@@ -199,6 +90,7 @@ class Gemma2(Family):
     arch = MODEL_ARCH.GEMMA2
     architectures = ("Gemma2ForCausalLM",)
     title = "Gemma 2"
+    ties = True
     activation = ("hidden_activation", "gelu_pytorch_tanh")
     period: ClassVar[int] = 2
     """In llama.cpp, one layer in so many has no window: the last of them."""
@@ -263,6 +155,10 @@ class Gemma2(Family):
         types = self.config.get("layer_types")
         if types is None:
             return self.number("sliding_window_pattern", self.period)
+        if not isinstance(types, list):
+            raise ExportSourceError(
+                f"config.json must give a list as layer_types, and gives {shown(types)}."
+            )
         windows = [kind == "sliding_attention" for kind in types]
         periods: list[int] = [self.period, *range(1, self.layers + 2)]
         for period in periods:
@@ -293,16 +189,17 @@ class Gemma3(Gemma2):
 
     def write_caps(self, writer: GGUFWriter) -> None:
         local = read_rope(self.config, "sliding_attention")
-        old = self.config.get("rope_local_base_freq")
-        writer.add_rope_freq_base_swa(local.theta if old is None else float(old))
+        writer.add_rope_freq_base_swa(real_number(self.config, "rope_local_base_freq", local.theta))
 
 
 class Phi3(Family):
-    """Queries, keys and values are one tensor, gate and up projection another, as in llama.cpp."""
-
     arch = MODEL_ARCH.PHI3
     architectures = ("Phi3ForCausalLM",)
     title = "Phi-3"
+    fused = True
+
+    def biases(self) -> tuple[str, ...]:
+        return ()
 
     def check_rotation(self) -> None:
         """Any part of a head can be rotated."""
@@ -320,10 +217,11 @@ class Phi3(Family):
 
     def write_own(self, writer: GGUFWriter, vocab_size: int) -> None:
         del vocab_size  # taken from the list of tokens
-        original = self.config.get("original_max_position_embeddings")
-        writer.add_rope_scaling_orig_ctx_len(self.context if original is None else original)
+        original = self.number("original_max_position_embeddings", self.context)
+        writer.add_rope_scaling_orig_ctx_len(original)
         writer.add_rope_dimension_count(self._rotated)
-        writer.add_sliding_window(self.config.get("sliding_window") or 0)
+        window = self.number("sliding_window") if self.config.get("sliding_window") else 0
+        writer.add_sliding_window(window)
         if self.rope.kind == "longrope":
             attention, _ = longrope_factors(self.rope, self.context, self._rotated)
             writer.add_rope_scaling_attn_factors(attention)
@@ -341,21 +239,11 @@ class Phi3(Family):
 
     @property
     def _rotated(self) -> int:
-        part = self.rope.settings.get(
-            "partial_rotary_factor", self.config.get("partial_rotary_factor")
-        )
-        return int((1.0 if part is None else part) * self.head_size)
+        settings = {**self.config, **self.rope.settings}
+        return int(real_number(settings, "partial_rotary_factor", 1.0) * self.head_size)
 
 
 FAMILIES: tuple[type[Family], ...] = (Llama, Qwen2, Qwen3, Gemma2, Gemma3, Phi3)
-
-
-def architecture_of(config: Mapping[str, Any]) -> str:
-    """The class of the model, as ``config.json`` names it."""
-    names = config.get("architectures")
-    if not isinstance(names, list) or not names:
-        raise ExportSourceError("config.json does not name the model's architecture.")
-    return str(names[0])
 
 
 def find_family(config: Mapping[str, Any]) -> Family | None:

@@ -22,13 +22,9 @@ from soup_engine.export.adapter_plan import HEAD, AdapterPlan, plan_adapter
 from soup_engine.export.atomic_output import new_file
 from soup_engine.export.base_model import find_base
 from soup_engine.export.float_types import NUMPY_TYPES, to_float32
-from soup_engine.export.gguf.families import (
-    FAMILIES,
-    Family,
-    TensorRecipe,
-    architecture_of,
-    find_family,
-)
+from soup_engine.export.gguf.families import FAMILIES, find_family
+from soup_engine.export.gguf.family import Family, TensorRecipe, architecture_of
+from soup_engine.export.gguf.model_check import check_model
 from soup_engine.export.gguf.request import GgufLoraRequest, GgufSummary
 from soup_engine.export.gguf.writer import (
     OutputTensor,
@@ -62,6 +58,7 @@ def export_gguf_lora(request: GgufLoraRequest, report: Report) -> GgufSummary:
                 f"Adapters of {architecture_of(base.config)} cannot be converted; those of {known} "
                 "can."
             )
+        check_model(family, base.tensors)
         plan = plan_adapter(request.adapter, base.config, base.tensors)
         _check_expressible(plan, base)
         alpha = _common_alpha(plan.spec)

@@ -16,6 +16,7 @@ from gguf import GGUFWriter, RopeScalingType
 from numpy.typing import NDArray
 
 from soup_engine.errors import ExportSourceError, ExportUnsupportedError
+from soup_engine.export.gguf.settings import is_number, mapping, real_number, shown
 
 DEFAULT_THETA = 10000.0
 YARN_BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}
@@ -34,10 +35,16 @@ class Rope:
     settings: Mapping[str, Any]
 
     def number(self, name: str) -> float:
+        """A setting that the kind needs.
+
+        Raises:
+            ExportSourceError: there is none, or it is no number above 0.
+        """
         value = self.settings.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value) or value <= 0:
             raise ExportSourceError(
-                f"config.json gives no number {name} for {self.kind} position embeddings."
+                f"config.json must give a number above 0 as {name} of its {self.kind} position "
+                f"embeddings, and gives {shown(value)}."
             )
         return value
 
@@ -48,18 +55,19 @@ def read_rope(config: Mapping[str, Any], layer_type: str | None = None) -> Rope:
     Args:
         layer_type: for models whose kinds of layers have different ones.
     """
-    parameters = config.get("rope_parameters") or {}
+    parameters = mapping(config, "rope_parameters")
     if layer_type is not None and layer_type in parameters:
-        parameters = parameters[layer_type] or {}
-    settings = dict(config.get("rope_scaling") or {}) | dict(parameters)
-    theta = settings.pop("rope_theta", config.get("rope_theta") or DEFAULT_THETA)
+        parameters = mapping(parameters, layer_type)
+    settings = {**mapping(config, "rope_scaling"), **parameters}
+    theta = real_number({**config, **settings}, "rope_theta", DEFAULT_THETA)
+    settings.pop("rope_theta", None)
     old_kind = settings.pop("type", "default")
     kind = str(settings.pop("rope_type", old_kind)).lower()
     if config.get("original_max_position_embeddings") is not None:
         settings.setdefault(
             "original_max_position_embeddings", config["original_max_position_embeddings"]
         )
-    return Rope(float(theta), "longrope" if kind == "su" else kind, settings)
+    return Rope(theta, "longrope" if kind == "su" else kind, settings)
 
 
 def write_scaling(rope: Rope, writer: GGUFWriter, family: str) -> None:
@@ -84,7 +92,7 @@ def write_scaling(rope: Rope, writer: GGUFWriter, family: str) -> None:
 def _write_yarn(rope: Rope, writer: GGUFWriter) -> None:
     factor = rope.number("factor")
     usual = 0.1 * math.log(factor) + 1.0
-    stated = rope.settings.get("attention_factor")
+    stated = _optional(rope, "attention_factor")
     if stated is not None and not math.isclose(stated, usual, rel_tol=1e-6):
         raise ExportUnsupportedError(
             f"llama.cpp computes YaRN's attention factor from its factor, {usual:.4f}, and "
@@ -99,9 +107,9 @@ def _write_yarn(rope: Rope, writer: GGUFWriter) -> None:
     writer.add_rope_scaling_factor(factor)
     writer.add_rope_scaling_orig_ctx_len(int(rope.number("original_max_position_embeddings")))
     for name, usual in YARN_BETAS.items():
-        value = rope.settings.get(name)
+        value = _optional(rope, name)
         if value is not None and value != usual:
-            getattr(writer, f"add_rope_scaling_yarn_{name}")(float(value))
+            getattr(writer, f"add_rope_scaling_yarn_{name}")(value)
 
 
 def llama3_factors(rope: Rope, head_size: int) -> NDArray[np.float32]:
@@ -131,16 +139,24 @@ def longrope_factors(
         rotated: dimensions of a head that are rotated.
     """
     original = rope.number("original_max_position_embeddings")
-    scale = rope.settings.get("factor") or context / original
-    usual = math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0
-    attention = rope.settings.get("attention_factor")
+    scale = _optional(rope, "factor") or context / original
+    usual = math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 < original else 1.0
+    attention = _optional(rope, "attention_factor")
     factors = {}
     for name in ("long", "short"):
         values = rope.settings.get(f"{name}_factor")
-        if not isinstance(values, list) or len(values) != rotated // 2:
+        if (
+            not isinstance(values, list)
+            or len(values) != rotated // 2
+            or not all(map(is_number, values))
+        ):
             raise ExportSourceError(
                 f"config.json needs {rotated // 2} numbers as {name}_factor of its longrope "
                 "position embeddings."
             )
         factors[name] = np.array(values, np.float32)
-    return (usual if attention is None else float(attention)), factors
+    return (usual if attention is None else attention), factors
+
+
+def _optional(rope: Rope, name: str) -> float | None:
+    return None if rope.settings.get(name) is None else float(rope.number(name))

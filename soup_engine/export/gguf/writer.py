@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from numpy.typing import NDArray
 
 from soup_engine.export.float_types import Array, bytes_of, to_float32
-from soup_engine.export.gguf.families import TensorRecipe
+from soup_engine.export.gguf.family import TensorRecipe
 from soup_engine.export.gguf.quantisation import encode, type_bytes
 from soup_engine.export.progress import Report
 from soup_engine.export.tensor_source import TensorSource, TensorSpec, row_chunks

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from soup_engine.errors import ExportError
 from soup_engine.export.ollama.chat_formats import FORMATS, Chat, ChatFormat
+from soup_engine.export.template_trial import render_chats
 
 _USER, _ANSWER, _SECOND = "What is two and two?", "Four.", "And three and three?"
 _SYSTEM = "You answer in one word."
@@ -22,32 +20,29 @@ _INSTRUCTED: Chat = (("system", _SYSTEM), *_TURNS)
 
 @dataclass(frozen=True, slots=True)
 class OwnTemplate:
-    """A model's chat template, with the special tokens that it may write."""
+    """What a model's chat template writes.
 
-    source: str
-    bos: str
-    eos: str
+    Attributes:
+        rendered: each chat tried, with an opened answer and without a beginning-of-text token,
+            which Ollama adds by itself; ``None`` where the template refuses it.
+    """
 
-    def render(self, chat: Chat) -> str | None:
-        """The chat with an opened answer, without a beginning-of-text token, which Ollama adds
-        by itself; ``None`` where the template refuses it."""
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-        )
-        environment.globals["raise_exception"] = _raise
-        messages = [{"role": role, "content": content} for role, content in chat]
-        try:
-            text = environment.from_string(self.source).render(
-                messages=messages,
-                add_generation_prompt=True,
-                bos_token=self.bos,
-                eos_token=self.eos,
-                tools=None,
-            )
-        except (TemplateError, TypeError, ValueError, AttributeError):
-            return None
-        # In some models it is the same as what opens a turn, which the template writes itself.
-        return text.removeprefix(self.bos) if "bos_token" in self.source else text
+    rendered: Mapping[Chat, str | None]
+
+
+def try_template(source: str, *, bos: str, eos: str) -> OwnTemplate:
+    """Render the chats that formats are compared by."""
+    chats = (_PLAIN, _TURNS, _INSTRUCTED)
+    messages = [[{"role": role, "content": content} for role, content in chat] for chat in chats]
+    done = render_chats(source, messages, {"bos_token": bos, "eos_token": eos})
+    # In some models it is the same as what opens a turn, which the template writes itself.
+    start = bos if "bos_token" in source else ""
+    return OwnTemplate(
+        {
+            chat: None if result.text is None else result.text.removeprefix(start)
+            for chat, result in zip(chats, done, strict=True)
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +58,10 @@ class Match:
 
 
 def read_template(gguf: Path) -> OwnTemplate | None:
-    """The chat template of a GGUF file, if it has one.
+    """The chat template of the model in a GGUF file, if it has one.
 
     Raises:
-        ExportError: it is no GGUF file.
+        ExportError: it is no GGUF file, or holds no model.
     """
     # Here, because it brings numpy with it.
     from gguf import GGUFReader
@@ -75,10 +70,17 @@ def read_template(gguf: Path) -> OwnTemplate | None:
         reader = GGUFReader(gguf)
     except (OSError, ValueError, IndexError) as error:
         raise ExportError(f"{gguf} cannot be read as GGUF: {error}.", param="model") from error
+    kind = _value(reader, "general.type")
+    if kind not in (None, "model"):
+        raise ExportError(
+            f"{gguf} holds no model but {'an' if kind == 'adapter' else 'a'} {kind}: deploy the "
+            "adapter merged with its base (soup export --format gguf).",
+            param="model",
+        )
     template = _value(reader, "tokenizer.chat_template")
     if template is None:
         return None
-    return OwnTemplate(template, _token(reader, "bos"), _token(reader, "eos"))
+    return try_template(template, bos=_token(reader, "bos"), eos=_token(reader, "eos"))
 
 
 def match_template(own: OwnTemplate) -> Match | None:
@@ -88,7 +90,7 @@ def match_template(own: OwnTemplate) -> Match | None:
         plain = (("system", default), *_PLAIN) if default else _PLAIN
         turns = (("system", default), *_TURNS) if default else _TURNS
         expected = {_PLAIN: plain, _TURNS: turns, _INSTRUCTED: _INSTRUCTED}
-        if all(own.render(chat) == known.render(same) for chat, same in expected.items()):
+        if all(own.rendered[chat] == known.render(same) for chat, same in expected.items()):
             return Match(known, default)
     return None
 
@@ -101,7 +103,7 @@ def differs(own: OwnTemplate, known: ChatFormat) -> bool:
 
 def _default_system(own: OwnTemplate, known: ChatFormat) -> str | None:
     """What the template puts where a system prompt would stand."""
-    rendered = own.render(_PLAIN)
+    rendered = own.rendered[_PLAIN]
     mark = "\x00"
     before, _, after = known.render((("system", mark), *_PLAIN)).partition(mark)
     if rendered is None or not (rendered.startswith(before) and rendered.endswith(after)):
@@ -122,7 +124,3 @@ def _token(reader: Any, kind: str) -> str:
 def _value(reader: Any, name: str) -> Any:
     field = reader.get_field(name)
     return None if field is None else field.contents()
-
-
-def _raise(message: str) -> None:
-    raise TemplateError(message)

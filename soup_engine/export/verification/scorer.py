@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +24,12 @@ from soup_engine.model.device import available_memory
 
 MEMORY_SHARE = 0.8
 """Of what is free, so much may be taken by weights."""
+
+_LOADING_ERRORS = (
+    *(OSError, ValueError, KeyError, IndexError, ImportError),
+    *(RuntimeError, TypeError, AttributeError, ArithmeticError),
+)
+"""What transformers raises over files that it can make nothing of."""
 
 
 class Scorer(Protocol):
@@ -113,11 +120,18 @@ def load_model(folder: Path, **arguments: Any) -> PreTrainedModel:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     arguments = {"dtype": torch.float32, **arguments}
-    try:
+    with loading(folder.name):
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(folder), **arguments)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = " ".join(str(error).split())
-        raise ExportError(
-            f"{folder.name} cannot be verified, because transformers does not load it: {reason}"
-        ) from error
     return model
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Raises ExportError: transformers can make nothing of a folder's files."""
+    try:
+        yield
+    except _LOADING_ERRORS as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ExportError(
+            f"{what} cannot be verified, because transformers does not load it: {reason}"
+        ) from error

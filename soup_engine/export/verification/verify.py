@@ -19,11 +19,12 @@ from soup_engine.errors import ExportError
 from soup_engine.export.manifest import result_files
 from soup_engine.export.progress import Report
 from soup_engine.export.request import ExportRequest
+from soup_engine.export.side_files import find_chat_template, tokenizer_folder
 from soup_engine.export.source import Source, open_source
 from soup_engine.export.verification.measures import Comparison
 from soup_engine.export.verification.prompts import Prompt, fixed_prompts
 from soup_engine.export.verification.result import open_result
-from soup_engine.export.verification.scorer import Scorer, load_source
+from soup_engine.export.verification.scorer import Scorer, load_source, loading
 
 ANSWER_TOKENS = 24
 MAX_TEXT_TOKENS = 512
@@ -58,7 +59,7 @@ def verify(request: ExportRequest, staged: Path, workplace: Path, report: Report
     source = open_source(request.source, request.base)
     prompts = [*fixed_prompts(), *request.prompts]
     report.stage("loading the source")
-    tokenizer = AutoTokenizer.from_pretrained(str(_tokenizer_folder(source)))
+    tokenizer = _tokenizer(source)
     model = load_source(source, _end_tokens(source.model, tokenizer), report)
     report.stage("answers of the source")
     report.total(len(prompts), 0)
@@ -156,15 +157,22 @@ def _tokenizer_figures(
     return {"tokenizer_differences": differing}
 
 
-def _tokenizer_folder(source: Source) -> Path:
-    """Of the adapter when it has one of its own."""
-    if source.adapter is not None and (source.adapter / "tokenizer.json").is_file():
-        return source.adapter
-    return source.model
+def _tokenizer(source: Source) -> PreTrainedTokenizerBase:
+    """The adapter's, and its chat template, where it has them.
+
+    Raises:
+        ExportError: transformers does not load it.
+    """
+    folder = tokenizer_folder(source.model, source.adapter)
+    with loading(f"The tokenizer of {folder}"):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder))
+    tokenizer.chat_template = find_chat_template(source.model, source.adapter)
+    return tokenizer
 
 
 def _end_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    found = [tokenizer.eos_token_id, AutoConfig.from_pretrained(str(folder)).eos_token_id]
+    with loading(str(folder)):
+        found = [tokenizer.eos_token_id, AutoConfig.from_pretrained(str(folder)).eos_token_id]
     described = folder / "generation_config.json"
     if described.is_file():
         found.append(json.loads(described.read_text(encoding="utf-8")).get("eos_token_id"))

@@ -68,14 +68,14 @@ def test_gguf_is_run_by_llama_cpp_and_what_is_too_far_off_is_kept_aside(
     assert figures["runtime"].startswith("llama.cpp")
     assert figures["tokenizer_differences"] == 0
     assert figures["mean_kl"] < 1e-3
-    (tmp_path / "b.gguf").write_text("old")
+    (tmp_path / "b.gguf").write_text("GGUF old")
     failed = export(
         gguf_model("llama"), "b.gguf", format="gguf", quant="q4_0", max_kl=1e-5, overwrite=True
     )
     assert failed.state is JobState.FAILED
     assert failed.error_code == "export_unverified"
     assert "mean KL divergence is" in (failed.error or "")
-    assert (tmp_path / "b.gguf").read_text() == "old"
+    assert (tmp_path / "b.gguf").read_text() == "GGUF old"
     assert (tmp_path / "b.gguf.unverified").read_bytes()[:4] == b"GGUF"
     manifest = json.loads((tmp_path / "b.gguf.unverified.manifest.json").read_text())
     assert manifest["verification"]["passed"] is False

@@ -49,13 +49,13 @@ def test_a_folder_is_replaced_whole(
 
 def test_what_is_there_stays_unless_it_may_go(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
-    path.write_text("old")
+    path.write_text("GGUF old")
     with pytest.raises(ExportConflictError, match="is there already"):
         Target(path, overwrite=False)
     target = Target(path, overwrite=True)
     target.staged.write_text("half")
     target.close()
-    assert path.read_text() == "old"
+    assert path.read_text() == "GGUF old"
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -66,6 +66,32 @@ def test_a_folder_of_somebody_else_is_never_replaced(tmp_path: Path) -> None:
     (photos / "one.jpg").write_text("x")
     with pytest.raises(ExportConflictError, match="no export made"):
         Target(photos, overwrite=True)
+
+
+@pytest.mark.parametrize("name", ["soup.toml", "empty", "merged.unverified"])
+def test_a_file_of_somebody_else_is_never_replaced(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("" if name == "empty" else "port = 80")
+    with pytest.raises(ExportConflictError, match="that no export made"):
+        Target(tmp_path / name.removesuffix(".unverified"), overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_folders_that_were_made_for_nothing_go(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    target = Target(tmp_path / "kept" / "a" / "b" / "model.gguf", overwrite=False)
+    assert target.staged.parent.is_dir()
+    target.close()
+    assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
+    target = Target(tmp_path / "a" / "model.gguf", overwrite=False)
+    (tmp_path / "a" / "of somebody else").touch()
+    target.close()
+    assert (tmp_path / "a" / "of somebody else").exists()
+
+
+def test_names_leave_room_for_those_beside_them(tmp_path: Path) -> None:
+    Target(tmp_path / ("x" * target_module.MAX_NAME_BYTES), overwrite=False).close()
+    with pytest.raises(ExportError, match="longer than 230 bytes"):
+        Target(tmp_path / ("é" * 116), overwrite=False)
 
 
 def test_two_exports_to_one_target(tmp_path: Path) -> None:
@@ -96,15 +122,15 @@ def test_leftovers_of_a_killed_export_go(tmp_path: Path) -> None:
 
 def test_an_unverified_result_is_kept_aside(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
-    path.write_text("old")
-    for text in ("first", "second"):
+    path.write_text("GGUF old")
+    for text in ("GGUF first", "GGUF second"):
         target = Target(path, overwrite=True)
         target.staged.write_text(text)
         aside = target.put_aside()
         target.close()
         assert aside.name == "model.gguf.unverified"
         assert aside.read_text() == text
-    assert path.read_text() == "old"
+    assert path.read_text() == "GGUF old"
 
 
 def test_places_that_cannot_be(tmp_path: Path) -> None:
@@ -116,7 +142,7 @@ def test_places_that_cannot_be(tmp_path: Path) -> None:
 
 def test_the_disk_must_have_room(tmp_path: Path) -> None:
     check_space(tmp_path, 1)
-    with pytest.raises(InsufficientDiskError, match=r"needs about 1000000\.00 GB"):
+    with pytest.raises(InsufficientDiskError, match=r"about 1000000\.07 GB .* 67 MB stay free"):
         check_space(tmp_path, 10**15)
 
 
@@ -131,6 +157,6 @@ def test_exchanging_says_what_went_wrong(tmp_path: Path) -> None:
 def test_what_is_no_ordinary_file_is_not_overwritten(tmp_path: Path) -> None:
     pipe = tmp_path / "model.gguf"
     os.mkfifo(pipe)
-    with pytest.raises(ExportConflictError, match="a device or the like"):
+    with pytest.raises(ExportConflictError, match="no export made"):
         Target(pipe, overwrite=True)
     assert pipe.is_fifo()

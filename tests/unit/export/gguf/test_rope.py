@@ -32,7 +32,7 @@ def test_both_forms_of_a_configuration() -> None:
     assert (new.theta, new.kind, new.number("factor")) == (5e5, "linear", 2.0)
     plain = read_rope({})
     assert (plain.theta, plain.kind) == (10000.0, "default")
-    with pytest.raises(ExportSourceError, match="no number beta"):
+    with pytest.raises(ExportSourceError, match="number above 0 as beta"):
         plain.number("beta")
 
 

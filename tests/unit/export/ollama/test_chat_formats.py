@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from soup_engine.export.ollama.chat_formats import FORMATS, Chat
-from soup_engine.export.ollama.own_template import OwnTemplate, differs, match_template
+from soup_engine.export.ollama.own_template import differs, match_template, try_template
 from tests.support.chat_templates import CHATML, GEMMA, LLAMA, MISTRAL, ZEPHYR
 from tests.support.go_template import render as render_go
 
@@ -26,7 +26,7 @@ def test_the_go_template_renders_what_the_format_says(name: str, chat: Chat) -> 
 
 
 def test_a_beginning_of_text_that_opens_turns_stays() -> None:
-    own = OwnTemplate(CHATML, bos="<|im_start|>", eos="<|im_end|>")
+    own = try_template(CHATML, bos="<|im_start|>", eos="<|im_end|>")
     found = match_template(own)
     assert found is not None
     assert (found.format.name, found.default_system) == ("chatml", "You are a test.")
@@ -45,7 +45,7 @@ def test_a_beginning_of_text_that_opens_turns_stays() -> None:
     ],
 )
 def test_the_own_template_is_recognised(source: str, name: str | None, default: str | None) -> None:
-    own = OwnTemplate(source, bos="<s>", eos="</s>")
+    own = try_template(source, bos="<s>", eos="</s>")
     found = match_template(own)
     assert (None if found is None else found.format.name) == name
     assert found is None or found.default_system == default

@@ -1,0 +1,114 @@
+"""Renders chats with a template that nobody has looked at, in a process with bounds.
+
+A chat template is a program of the model's author. jinja2's sandbox keeps it from the machine,
+and not from running for ever or filling the memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import soup_engine
+
+SECONDS = 10
+MEMORY_BYTES = 2 * 1024**3
+"""Of addresses: Python with jinja2 and transformers' own part take a tenth of it."""
+MAX_CHARACTERS = 1_000_000
+"""Longest text that a few short messages may become."""
+
+Messages: TypeAlias = Sequence[Mapping[str, str]]
+"""``[{"role": str, "content": str}, …]``."""
+
+_WORKER = ("-P", "-m", "soup_engine.export.template_trial")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A chat as text, or why there is none."""
+
+    text: str | None
+    refusal: str | None = None
+
+
+def render_chats(
+    template: str, chats: Sequence[Messages], special_tokens: Mapping[str, str]
+) -> tuple[Rendered, ...]:
+    """Each chat with an opened answer, as transformers renders it; raises nothing that a template
+    can cause.
+
+    Args:
+        template: Jinja source.
+        special_tokens: variables such as ``bos_token``.
+    """
+    task = {"template": template, "chats": chats, "special_tokens": special_tokens}
+    own = str(Path(soup_engine.__path__[0]).parent)
+    try:
+        done = subprocess.run(
+            [sys.executable, *_WORKER],
+            input=json.dumps(task),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+            timeout=3 * SECONDS,
+            check=False,
+            env=os.environ | {"PYTHONPATH": own},
+        )
+    except subprocess.TimeoutExpired:
+        return tuple(Rendered(None, _OUT_OF_BOUNDS) for _ in chats)
+    if done.returncode != 0:
+        return tuple(Rendered(None, _OUT_OF_BOUNDS) for _ in chats)
+    return tuple(Rendered(**item) for item in json.loads(done.stdout))
+
+
+_OUT_OF_BOUNDS = f"it takes more than {SECONDS} seconds or {MEMORY_BYTES // 1024**3} GiB"
+
+
+def main() -> None:
+    """Render what the parent writes to the standard input."""
+    # Not before the parent's time is bounded: to load this takes most of a second.
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    _bound()
+    task = json.load(sys.stdin)
+    answers: list[dict[str, Any]] = []
+    for chat in task["chats"]:
+        try:
+            (text,), _ = render_jinja_template(
+                [chat],
+                chat_template=task["template"],
+                add_generation_prompt=True,
+                **task["special_tokens"],
+            )
+        except MemoryError:
+            answers.append({"text": None, "refusal": _OUT_OF_BOUNDS})
+        except Exception as error:
+            # A program of somebody else's: it may raise anything.
+            reason = " ".join(str(error).split())[:300]
+            answers.append({"text": None, "refusal": reason or type(error).__name__})
+        else:
+            if len(text) > MAX_CHARACTERS:
+                answers.append({"text": None, "refusal": "it writes over a million characters"})
+            else:
+                answers.append({"text": text})
+    json.dump(answers, sys.stdout)
+
+
+def _bound() -> None:
+    """Let the system end this process when it takes too much."""
+    if os.name == "nt":
+        return  # the parent's timeout has to do
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+
+if __name__ == "__main__":
+    main()
