@@ -127,8 +127,8 @@ class _Distillation:
         checkpoint.save_state(trainer.state())
         after = self._agreement(draft, corpus.validation)
         self._write(draft)
-        self._register(corpus.acceptance, after)
         checkpoint.remove()
+        self._register(corpus.acceptance, after)
         return self._result(corpus, trained, after)
 
     def _tokenized(self, text: InputProcessor) -> tuple[list[tuple[int, ...]], int]:
@@ -226,13 +226,16 @@ class _Distillation:
             copy_side_files(self._base, self._base, part)
 
     def _register(self, before: float, after: float) -> None:
-        register_draft(
-            self._target,
-            self._job.output,
-            self._job.registry,
-            acceptance_before=before,
-            acceptance_after=after,
-        )
+        output, registry = self._job.output, self._job.registry
+        try:
+            register_draft(
+                self._target, output, registry, acceptance_before=before, acceptance_after=after
+            )
+        except OSError as error:
+            raise DraftError(
+                f"The draft is complete in {output}, but it could not be registered"
+                f" ({error.strerror or error}): serve it with --speculative-decoding {output}."
+            ) from error
 
     def _result(self, corpus: Corpus, trained: Trained, after: float) -> Distilled:
         return Distilled(

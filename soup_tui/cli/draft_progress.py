@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """As a shell has it for a program that SIGINT ended."""
+
+REDRAW_S = 0.25
 
 
 class _Display(Protocol):
@@ -79,7 +82,11 @@ class _Lines:
 
 
 class _Bar:
-    """The stage, a bar where it counts, its figures and the time left."""
+    """The stage, a bar where it counts, its figures and the time left.
+
+    It is drawn now and then between two pieces of work, and not by a thread of its own, which
+    would slow down the steps that are being timed.
+    """
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -93,8 +100,11 @@ class _Bar:
             TextColumn("{task.fields[figures]}", markup=False),
             console=Console(stderr=True),
             transient=True,
+            auto_refresh=False,
         )
         self._task: TaskID = self._bars.add_task("", total=None, figures="")
+        self._stage = ""
+        self._drawn = 0.0
         self._bars.start()
 
     def show(self, progress: Progress) -> None:
@@ -105,6 +115,10 @@ class _Bar:
             completed=progress.done,
             figures=_figures(progress),
         )
+        now = time.monotonic()
+        if progress.stage != self._stage or now - self._drawn >= REDRAW_S:
+            self._stage, self._drawn = progress.stage, now
+            self._bars.refresh()
 
     def close(self) -> None:
         self._bars.stop()

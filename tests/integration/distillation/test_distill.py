@@ -161,6 +161,17 @@ def test_another_seed_is_another_draft(make_job: MakeJob, tmp_path: Path) -> Non
     assert any(not torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
+def test_a_draft_that_cannot_be_registered_is_kept(make_job: MakeJob, tmp_path: Path) -> None:
+    (tmp_path / "in the way").write_text("a file")
+    job = make_job(
+        recipe=replace(RECIPE, epochs=1), registry=tmp_path / "in the way" / "drafts.json"
+    )
+    with pytest.raises(DraftError, match=r"complete in .*out, but it could not be registered"):
+        distill(job, silent)
+    assert (job.output / "model.safetensors").is_file()
+    assert not job.checkpoint.exists()
+
+
 def test_what_cannot_be_is_said_before_weights_are_read(
     make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
