@@ -21,7 +21,7 @@ from soup_engine.config import DTYPES, EngineConfig, ModelConfig
 from soup_engine.distillation.checkpoint import Checkpoint, Corpus, RunIdentity
 from soup_engine.distillation.corpus import Example, TrainingExample, split
 from soup_engine.distillation.folders import check_output, check_same_tokenizer, model_folder
-from soup_engine.distillation.offline import Answer, OfflineEngine, fitting
+from soup_engine.distillation.offline import Answer, OfflineEngine, fitting, render_prompts
 from soup_engine.distillation.progress import Progress, Report, load_progress
 from soup_engine.distillation.recipe import DistillJob
 from soup_engine.distillation.scoring import load_plain, view_targets
@@ -134,7 +134,7 @@ class _Distillation:
     def _tokenized(self, text: InputProcessor) -> tuple[list[tuple[int, ...]], int]:
         """The prompts as tokens, and how many are too long."""
         recipe = self._job.recipe
-        rendered = [text.render_chat(item.as_chat()) for item in self._job.prompts.prompts]
+        rendered = render_prompts(text, self._job.prompts.prompts)
         limit = min(recipe.max_length, *(_context(f) for f in (self._target, self._base)))
         found = fitting(rendered, recipe.max_tokens, limit)
         distinct = list(dict.fromkeys(found))

@@ -24,7 +24,7 @@ from soup_engine.config import (
 from soup_engine.distillation.costs import CostMeter, TimedProposer
 from soup_engine.distillation.figures import PairFigures, PairRecord, merged, most_promising
 from soup_engine.distillation.measure_job import MeasureJob
-from soup_engine.distillation.offline import Answer, OfflineEngine, fitting
+from soup_engine.distillation.offline import Answer, OfflineEngine, fitting, render_prompts
 from soup_engine.distillation.progress import Progress, Report, load_progress
 from soup_engine.distillation.teacher_forcing import looked_up, most_likely
 from soup_engine.engine.drafting import build_proposer, load_draft
@@ -164,8 +164,7 @@ class Measurement:
             assert lease is not None, "an adapter of this name was loaded"
             template = lease.weights.spec.chat_template
             registry.release(lease)
-        prompts = self._job.prompts.prompts
-        rendered = [self._text.render_chat(item.as_chat(), template=template) for item in prompts]
+        rendered = render_prompts(self._text, self._job.prompts.prompts, template)
         return fitting(rendered, self._job.max_tokens, self._max_model_len)[: self._job.max_prompts]
 
     def _switch(self, num_tokens: int) -> None:

@@ -15,12 +15,14 @@ from soup_engine.backends.adapter_loader import AdapterLoader
 from soup_engine.config import EngineConfig
 from soup_engine.engine.capacity import plan_capacity
 from soup_engine.engine.drafting import Draft
+from soup_engine.engine.input_processor import InputProcessor
 from soup_engine.engine.llm_engine import LLMEngine
-from soup_engine.errors import DraftError, EngineStepError
+from soup_engine.errors import DraftError, EngineStepError, RequestError
 from soup_engine.lora.residency import HostTier
 from soup_engine.messages import AdapterBinding, DraftCounts, FinishReason, GenerationRequest
 from soup_engine.metrics.recorder import EngineMetrics
 from soup_engine.model.loader import LoadedModel
+from soup_engine.prompt_file import FilePrompt
 from soup_engine.sampling_params import SamplingParams
 
 
@@ -126,6 +128,25 @@ def _released_by(registry: AdapterRegistry) -> Callable[[AdapterBinding, int], N
         registry.release(lease, tokens=tokens)
 
     return release
+
+
+def render_prompts(
+    text: InputProcessor, prompts: Rows[FilePrompt], template: str | None = None
+) -> list[tuple[int, ...]]:
+    """Token ids of each chat, in the model's chat template or another one.
+
+    Raises:
+        DraftError: the template refuses one; says in which line it is.
+    """
+    rendered = []
+    for prompt in prompts:
+        try:
+            rendered.append(text.render_chat(prompt.as_chat(), template=template))
+        except RequestError as error:
+            raise DraftError(
+                f"Line {prompt.line} of the prompts cannot be asked: {error.message}"
+            ) from error
+    return rendered
 
 
 def fitting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -195,6 +196,11 @@ def test_what_cannot_be_is_said_before_weights_are_read(
         distill(make_job(prompts=PromptFile(one.prompts[:1])), silent)
     with pytest.raises(DraftError, match="leave out --resume"):
         distill(make_job(resume=True), silent)
+    refusing = tmp_path / "refusing"
+    shutil.copytree(make_job().target, refusing)
+    (refusing / "chat_template.jinja").write_text("{{ raise_exception('No chats today.') }}")
+    with pytest.raises(DraftError, match=r"Line 1 of the prompts cannot be asked: .*No chats"):
+        distill(make_job(target=str(refusing)), silent)
     (tmp_path / "out").write_text("mine")
     with pytest.raises(DraftError, match="is there already"):
         distill(make_job(), silent)
