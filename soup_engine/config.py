@@ -27,6 +27,11 @@ MAX_SPEC_TOKENS = 15
 MAX_NGRAM = 16
 
 
+HUGGING_FACE = "hf"
+HUBS = (HUGGING_FACE, "modelscope", "modelers")
+"""Where models come from that are no folders."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Which model, and how its weights are held.
@@ -38,6 +43,7 @@ class ModelConfig:
         dtype: one of ``DTYPES``.
         max_model_len: most tokens of prompt and answer together.
         served_name: what clients call the model; the last part of the path by default.
+        hub: one of ``HUBS``, for ids.
     """
 
     path: str
@@ -47,8 +53,11 @@ class ModelConfig:
     max_model_len: int | None = None
     served_name: str | None = None
     trust_remote_code: bool = False
+    hub: str = HUGGING_FACE
 
     def __post_init__(self) -> None:
+        if self.hub not in HUBS:
+            raise ConfigError(f"hub is one of {', '.join(HUBS)}, not {self.hub!r}.", param="hub")
         if self.device is not None and not DEVICE_NAME.fullmatch(self.device):
             raise ConfigError(f"device is {DEVICES}, not {self.device!r}.", param="device")
         if self.dtype is not None and self.dtype not in DTYPES:
