@@ -27,6 +27,8 @@ MAX_SPEC_TOKENS = 15
 MAX_NGRAM = 16
 
 
+AGREEMENT_FLOOR = 0.9
+"""Least share of the original's tokens that a version of a model puts, where one is chosen."""
 HUGGING_FACE = "hf"
 HUBS = (HUGGING_FACE, "modelscope", "modelers")
 """Where models come from that are no folders."""
@@ -66,6 +68,11 @@ class ModelConfig:
             )
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError("max-model-len must be at least 2.", param="max_model_len")
+
+    @property
+    def name(self) -> str:
+        """What clients call the model."""
+        return self.served_name or self.path.rstrip("/\\").replace("\\", "/").split("/")[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
