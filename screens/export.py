@@ -215,12 +215,14 @@ class ExportScreen(WorkbenchScreen):
             "Folder of a model or of a LoRA adapter; right arrow completes the path.",
             suggester=FolderSuggester(),
         )
+        if path == "":
+            self.app.notify("No folder was named, so nothing is exported.")
         return _Source(PurePath(path).name, path) if path else None
 
     def _sources(self, service: Service) -> list[_Source]:
-        """The served model, where its folder is known, and the adapters."""
+        """The served model, by its name where its folder is not known, and the adapters."""
         model = service.model
-        found = [_Source(model.name, model.source, is_model=True)] if model.source else []
+        found = [_Source(model.name, model.source or model.name, is_model=True)]
         base = model.source or None
         return found + [_Source(v.name, v.path, base) for v in self.bridge.adapters.views]
 

@@ -57,7 +57,7 @@ def check_against_base(
         AdapterInvalidError: names or shapes differ; the message says which.
     """
     _check_names(spec, base_modules)
-    _check_targets(spec, base_modules)
+    check_targets(spec, base_modules)
     for name, module in spec.modules.items():
         _check_module(module, base_modules[name])
     for parameter, tensor in (*spec.replaced.items(), *spec.base_copies.items()):
@@ -86,9 +86,15 @@ def _check_names(spec: AdapterSpec, base_modules: Mapping[str, BaseModule]) -> N
     raise AdapterInvalidError(f"{share} in the base model: {_few([*hints, *unknown[MAX_NAMED:]])}.")
 
 
-def _check_targets(spec: AdapterSpec, base_modules: Mapping[str, BaseModule]) -> None:
-    """PEFT passes over tensors of modules that are not named, and leaves modules that are named
-    and have none as they happen to be initialised: neither is what was trained."""
+def check_targets(spec: AdapterSpec, base_modules: Mapping[str, BaseModule]) -> None:
+    """Compare the modules that have tensors with those that the configuration names.
+
+    PEFT passes over tensors of modules that are not named, and leaves modules that are named and
+    have none as they happen to be initialised: neither is what was trained.
+
+    Raises:
+        AdapterInvalidError: they differ.
+    """
     if not spec.targets.given:
         raise AdapterInvalidError(
             "adapter_config.json has no target_modules; PEFT would choose by the architecture: "

@@ -181,12 +181,13 @@ def _check_kind(fields: Mapping[str, Any]) -> None:
     peft_type = fields.get("peft_type")
     if peft_type != "LORA":
         raise AdapterInvalidError(
-            f"adapter_config.json has peft_type {peft_type!r}; only LORA adapters are served."
+            f"adapter_config.json has peft_type {peft_type!r}; only LORA adapters are read here."
         )
     task_type = fields.get("task_type")
     if task_type not in (None, "CAUSAL_LM"):
         raise AdapterInvalidError(
-            f"adapter_config.json has task_type {task_type!r}; only CAUSAL_LM adapters are served."
+            f"adapter_config.json has task_type {task_type!r}; only CAUSAL_LM adapters are read"
+            " here."
         )
 
 
@@ -201,7 +202,7 @@ def _check_unbuilt(fields: Mapping[str, Any]) -> None:
     if initialisation not in HARMLESS_INITIALISATIONS:
         raise AdapterInvalidError(
             f"init_lora_weights={initialisation!r} is not known here, so the base may have been "
-            "changed by it: the adapter is not served."
+            "changed by it: the adapter is not used."
         )
     bias = fields.get("bias") or "none"
     if bias != "none":

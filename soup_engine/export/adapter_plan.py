@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from soup_engine.adapters.base_check import BaseModule, ModuleKind, check_targets
 from soup_engine.adapters.peft_format import (
     AdapterSpec,
     AdapterWeights,
@@ -76,7 +77,22 @@ def plan_adapter(
         ExportUnsupportedError: the base has no way to hold the result.
     """
     spec = read_adapter(folder)
+    check_targets(spec, _modules_of(base))
     return _Planner(spec, read_weights(spec), config, base).plan()
+
+
+def _modules_of(base: Mapping[str, TensorSpec]) -> Mapping[str, BaseModule]:
+    """The modules of a model that have weights, as far as their tensors tell."""
+    modules: dict[str, BaseModule] = {}
+    for name, spec in base.items():
+        module, _, parameter = name.rpartition(".")
+        if parameter == "weight":
+            embedding, linear = name.endswith(EMBEDDINGS), len(spec.shape) == 2
+            kind: ModuleKind = "embedding" if embedding else "linear" if linear else "other"
+            modules[module] = BaseModule(kind=kind, head=name == HEAD)
+    # A head that is tied to the embedding has no tensor of its own.
+    modules.setdefault(HEAD.rpartition(".")[0], BaseModule(kind="linear", head=True))
+    return modules
 
 
 class _Planner:

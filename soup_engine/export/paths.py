@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from soup_engine.adapters.paths import CONFIG_FILE, real_path, shown
 from soup_engine.errors import AdapterInvalidError, ExportError, ExportPathError
@@ -18,27 +19,35 @@ class ExportPaths:
         chosen: folders that whoever starts the service named: the model, adapters. Links in
             them may lead anywhere.
         output: results go under this one.
+        named: folders of ``chosen`` by what clients may call them instead.
     """
 
-    def __init__(self, roots: Iterable[Path], chosen: Iterable[Path], output: Path) -> None:
+    def __init__(
+        self,
+        roots: Iterable[Path],
+        chosen: Iterable[Path],
+        output: Path,
+        named: Mapping[str, Path] = MappingProxyType({}),
+    ) -> None:
+        self._named = named
         self._roots = tuple(real_path(root) for root in roots)
         self._chosen = frozenset(real_path(folder) for folder in chosen)
         self._output = real_path(output)
 
-    def source(self, path: str) -> Path:
+    def source(self, path: str, param: str = "source") -> Path:
         """The folder of a model or an adapter.
 
         Raises:
             ExportPathError: it, or something in it, lies outside.
             ExportError: no folder is there.
         """
-        folder = _resolved(path, "source")
-        self._check_inside(folder, path, "source")
+        folder = _resolved(str(self._named.get(path, path)), param)
+        self._check_inside(folder, path, param)
         if not folder.is_dir():
-            raise ExportError(f"{shown(path)} is not a folder.", param="source")
+            raise ExportError(f"{shown(path)} is not a folder.", param=param)
         if folder not in self._chosen:
             for entry in folder.iterdir():
-                self._check_inside(real_path(entry), path, "source")
+                self._check_inside(real_path(entry), path, param)
         return folder
 
     def base(self, source: Path, base: str | None) -> Path | None:
@@ -59,7 +68,7 @@ class ExportPaths:
             raise ExportError(f"The base {shown(name)} is not a folder here.", param="base")
         folder = resolve_model(Path(name), "base")
         if Path(name).is_dir():
-            self.source(str(folder))
+            self.source(str(folder), "base")
         return folder
 
     def file(self, path: str, param: str) -> Path:
@@ -107,6 +116,8 @@ class ExportPaths:
 
 
 def _resolved(path: str, param: str) -> Path:
+    if not path.strip():
+        raise ExportError(f"{param} is empty: give a path.", param=param)
     try:
         return real_path(path)
     except AdapterInvalidError as error:

@@ -131,6 +131,13 @@ class ExportRequest:
         if self.max_kl is not None and not (math.isfinite(self.max_kl) and self.max_kl > 0):
             raise ExportError("max_kl must be a number above 0.", param="max_kl")
 
+        if not self.verify:
+            for name, given in (
+                ("max_kl", self.max_kl is not None),
+                ("verify_prompts", bool(self.prompts)),
+            ):
+                if given:
+                    raise ExportError(f"{name} is for exports that are verified.", param=name)
         for name, wanted, formats in (
             ("calibration", self.calibration is not None, ("gptq", "awq")),
             ("llama_cpp", self.llama_cpp is not None, ("gguf",)),

@@ -33,6 +33,19 @@ class Listener(Protocol):
     def note(self, sentence: str) -> None: ...
 
 
+def check_possible(request: ExportRequest) -> None:
+    """What can be known before a job is taken.
+
+    Raises:
+        DeviceError, ExportUnsupportedError: this machine cannot do it, or not as asked.
+        MissingPackageError: the format needs what is not there; says how to get it.
+    """
+    if request.format == "tensorrt":
+        check_machine(request)
+    if not request.make_environment:
+        interpreter_for(request.format)
+
+
 @dataclass(slots=True)
 class _Child:
     """The process of the present task, and whether there may be another."""
@@ -80,8 +93,7 @@ class ExportRun:
 
     def _carry_out(self) -> dict[str, Any]:
         began = time.monotonic()
-        if self._request.format == "tensorrt":
-            check_machine(self._request)
+        check_possible(self._request)
         if self._request.make_environment and self._request.format in NEEDS:
             self._run_task("environment", "making an environment", Path(sys.executable))
         python = interpreter_for(self._request.format)

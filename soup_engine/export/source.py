@@ -12,6 +12,7 @@ from soup_engine.adapters.safetensors_file import read_header
 from soup_engine.errors import ExportError
 from soup_engine.export.model_folder import CONFIG, open_model, read_json
 from soup_engine.model.demo import DEMO_MODEL_NAME, demo_model_path
+from soup_engine.user_paths import is_folder, is_there, with_home
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
@@ -107,14 +108,26 @@ def resolve_model(name: Path, param: str) -> Path:
     Raises:
         ExportError: nothing is there.
     """
-    folder = name.expanduser()
-    if folder.is_dir():
+    folder = local_model(name, param)
+    return _from_hub(name.as_posix(), param) if folder is None else folder
+
+
+def local_model(name: Path, param: str) -> Path | None:
+    """The folder where it is on this machine; ``None`` for what may be an id of the hub.
+
+    Raises:
+        ExportError: it is neither.
+    """
+    folder = with_home(str(name))
+    if is_folder(folder):
         return folder.resolve()
     if str(name) == DEMO_MODEL_NAME and demo_model_path().is_dir():
         return demo_model_path()
-    if folder.exists() or not _HUB_ID.fullmatch(name.as_posix()):
+    if is_there(folder):
+        raise ExportError(f"{name} is a file: give the folder of a model or adapter.", param=param)
+    if not _HUB_ID.fullmatch(name.as_posix()):
         raise ExportError(f"There is no folder {name}.", param=param)
-    return _from_hub(name.as_posix(), param)
+    return None
 
 
 def _base_folder(adapter: Path, base: Path | None) -> Path:
@@ -126,7 +139,8 @@ def _base_folder(adapter: Path, base: Path | None) -> Path:
         folder = resolve_model(name, "base")
     except ExportError as error:
         raise ExportError(
-            f"The base of {adapter} is not to be found: {error.message} Give its folder as base.",
+            f"The base of {adapter} is not to be found: {error.message} Give its folder as base "
+            "(--base).",
             param="base",
         ) from error
     if not (folder / CONFIG).is_file():

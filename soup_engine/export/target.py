@@ -77,7 +77,7 @@ class Target:
             if not overwrite and self._exists():
                 raise ExportConflictError(
                     f"{self.path} is there already: give another target, or allow it to be "
-                    "overwritten.",
+                    "overwritten (--overwrite).",
                     param="target",
                 )
             _check_replaceable(self.path)

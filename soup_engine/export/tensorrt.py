@@ -23,8 +23,8 @@ def check_machine(request: ExportRequest) -> None:
     """
     if request.verify:
         raise ExportUnsupportedError(
-            "Engines of TensorRT-LLM are not verified here: export with --no-verify, and compare "
-            "answers where the engine runs."
+            "Engines of TensorRT-LLM are not verified here: export without verification "
+            "(--no-verify), and compare answers where the engine runs."
         )
     if shutil.which("nvidia-smi") is None:
         raise DeviceError(

@@ -57,10 +57,11 @@ class ServerState:
         return self.engine_state in ("sleeping", "waking")
 
     def export_paths(self) -> ExportPaths:
-        """Exports read what adapters are loaded from, and the model; they write under the working
-        directory."""
-        model = Path(self.backend.model.source)
-        return ExportPaths(self.adapters.roots, [model] if is_folder(model) else [], Path.cwd())
+        """Exports read what adapters are loaded from, and the model, which may be called by its
+        name; they write under the working directory."""
+        model = self.backend.model
+        named = {model.name: Path(model.source)} if is_folder(model.source) else {}
+        return ExportPaths(self.adapters.roots, named.values(), Path.cwd(), named)
 
     def check_accepts(self) -> None:
         """Raises EngineStoppedError: the server is on its way down."""

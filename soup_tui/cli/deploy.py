@@ -90,6 +90,7 @@ def ollama(
         if template not in TEMPLATES:
             raise ConfigError(f"--template is one of {', '.join(TEMPLATES)}, not {template!r}.")
         check_name(name)
+        check_system(system)
         parameters = tuple(map(_parameter, parameter or ()))
         from soup_engine.export.ollama.deploy import Deployment
 
@@ -108,6 +109,16 @@ def check_name(name: str) -> None:
         modelfile.check_name(name)
     except ExportError as error:
         raise ConfigError(error.message, param="name") from error
+
+
+def check_system(system: str | None) -> None:
+    """Raises ConfigError: a Modelfile cannot hold it."""
+    from soup_engine.export.ollama.modelfile import quoted
+
+    try:
+        quoted(system or "", "--system")
+    except ExportError as error:
+        raise ConfigError(error.message, param="system") from error
 
 
 def carry_out(deployment: Deployment, *, quiet: bool = False) -> None:

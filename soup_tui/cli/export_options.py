@@ -30,7 +30,8 @@ Quant = Annotated[
         "--quant",
         "-q",
         metavar="TYPE",
-        help="How weights are held, such as q4_k_m. [default: f16 for gguf]",
+        help="How weights are held, such as q4_k_m. [default: f16 for gguf, f32 for"
+        " gguf-lora and onnx, int4 for gptq and awq, bfloat16 for tensorrt]",
     ),
 ]
 Output = Annotated[

@@ -6,11 +6,13 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from soup_engine.errors import CannotRunError, ConfigError, ExportError
+from soup_engine.user_paths import is_there
 from soup_tui.cli.signals import StopAsked, stop_signals
 from soup_tui.exports import figure_rows
 from soup_tui.formatting import duration, plain, size
@@ -24,21 +26,39 @@ if TYPE_CHECKING:
 _LOOK_S = 0.1
 
 
+_OPTIONS = {"calibration": "--calibration-data", "target": "--output", "source": "--model"}
+"""Options that are called otherwise than the fields of a request."""
+
+
 def make_request(**fields: Any) -> ExportRequest:
     """The request of a command line.
 
     Raises:
         ConfigError: the options do not go together.
-        ExportError: a file of prompts cannot be read.
+        ExportError: something that is named is not there.
+        CannotRunError: this machine cannot do it.
     """
     from soup_engine.export.request import ExportRequest
+    from soup_engine.export.run import check_possible
+    from soup_engine.export.source import local_model
     from soup_engine.export.verification.prompts import read_prompts
 
     prompts = fields.pop("verify_prompts")
-    read = () if prompts is None else read_prompts(prompts)
     command = ("soup", *sys.argv[1:])
     with usage():
-        return ExportRequest(**fields, prompts=read, command=command)
+        # A file of prompts without verification is wrong whatever is in it.
+        request = ExportRequest(**fields, command=command)
+        if prompts is not None and not request.verify:
+            raise ExportError(
+                "verify_prompts is for exports that are verified.", param="verify_prompts"
+            )
+    local_model(request.source, "source")
+    if request.base is not None:
+        local_model(request.base, "base")
+    if request.llama_cpp is not None and not is_there(request.llama_cpp):
+        raise ExportError(f"There is nothing at {request.llama_cpp}.", param="llama_cpp")
+    check_possible(request)
+    return request if prompts is None else replace(request, prompts=read_prompts(prompts))
 
 
 @contextmanager
@@ -47,7 +67,16 @@ def usage() -> Iterator[None]:
     try:
         yield
     except ExportError as error:
-        raise ConfigError(error.message, param=error.param) from error
+        raise ConfigError(_by_option(error), param=error.param) from error
+
+
+def _by_option(error: ExportError) -> str:
+    """The sentence with the option's name instead of the field's."""
+    field = error.param
+    if field is None or not error.message.startswith(field):
+        return error.message
+    option = _OPTIONS.get(field) or "--" + field.replace("_", "-")
+    return option + error.message.removeprefix(field)
 
 
 def run_export(request: ExportRequest, *, as_lines: bool) -> ExportView:

@@ -42,6 +42,8 @@ def quantize(
     _help: HelpOption = False,
 ) -> None:
     """Print the export command for so many bits."""
+    if not model.strip():
+        raise ConfigError("MODEL is empty: give the folder of a model.")
     if to not in TYPES:
         raise ConfigError(f"--to is one of {', '.join(TYPES)}, not {to!r}.")
     if bits not in TYPES[to]:

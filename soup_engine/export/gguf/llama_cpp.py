@@ -66,8 +66,9 @@ def find_program(name: str, given: Path | None = None) -> Path:
             return program
     install = "install one with pip install 'soup-workbench[kquants]', or "
     raise ExportToolError(
-        f"llama.cpp's {name} was not found under --llama-cpp, {PATH_VARIABLE}, {HOME_FOLDER} or "
-        f"PATH: {install if name == QUANTISER else ''}build it: {BUILD_STEPS} {name}"
+        f"llama.cpp's {name} was not found in {PATH_VARIABLE}, {HOME_FOLDER} or "
+        f"PATH: {install if name == QUANTISER else ''}build it: "
+        f"{BUILD_STEPS} {name}"
     )
 
 

@@ -64,6 +64,17 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> Vocab
         ExportSourceError: there is no tokenizer, or it does not fit the model.
         ExportUnsupportedError: llama.cpp has no such tokenizer.
     """
+    try:
+        return _read(folder, config, size)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        # Everything in these files may be anything.
+        raise ExportSourceError(
+            f"The tokenizer in {folder} cannot be understood: its files are not as the library "
+            f"tokenizers writes them ({type(error).__name__}: {error})."
+        ) from error
+
+
+def _read(folder: Path, config: Mapping[str, Any], size: int) -> Vocabulary:
     settings = read_optional_json(folder / "tokenizer_config.json")
     try:
         tokenizer = read_json(folder / "tokenizer.json")
@@ -74,6 +85,9 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> Vocab
                 "there with transformers' save_pretrained."
             ) from None
         tokenizer = {}
+    else:
+        if not isinstance(tokenizer.get("model"), dict):
+            raise ExportSourceError(f"{folder / 'tokenizer.json'} describes no model.")
     known = added_tokens(folder, tokenizer, settings)
     # Text models that were cut out of larger ones keep tokens (of an image, say) that they lack.
     added = [token for token in known if token.id < size]
@@ -94,9 +108,10 @@ def _kind(tokenizer: Mapping[str, Any]) -> str:
     if model is None:
         return "llama"
     if model.get("type") != "BPE":
+        kind = model.get("type") or "nameless"
         raise ExportUnsupportedError(
-            f"The tokenizer is a {model.get('type')} model; byte-level BPE and SentencePiece's "
-            "BPE can be exported."
+            f"The tokenizer is a {kind} model; byte-level BPE and SentencePiece's BPE can be "
+            "exported."
         )
     return "llama" if model.get("byte_fallback") else "gpt2"
 

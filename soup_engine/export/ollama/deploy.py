@@ -137,4 +137,5 @@ def _ollama(*arguments: str) -> None:
     )
     if done.returncode != 0:
         words = " ".join((done.stderr or done.stdout).split())[-500:]
-        raise ExportToolError(f"ollama {arguments[0]} failed: {words or done.returncode}")
+        why = words or f"exit code {done.returncode}"
+        raise ExportToolError(f"ollama {arguments[0]} failed: {why}")

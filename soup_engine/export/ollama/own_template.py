@@ -67,9 +67,14 @@ def read_template(gguf: Path) -> OwnTemplate | None:
     from gguf import GGUFReader
 
     try:
+        with gguf.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise ExportError(f"{gguf} is no GGUF file.", param="model")
         reader = GGUFReader(gguf)
-    except (OSError, ValueError, IndexError) as error:
-        raise ExportError(f"{gguf} cannot be read as GGUF: {error}.", param="model") from error
+    except (OSError, ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:
+        raise ExportError(
+            f"{gguf} is damaged: it cannot be read as GGUF.", param="model"
+        ) from error
     kind = _value(reader, "general.type")
     if kind not in (None, "model"):
         raise ExportError(

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
 from soup_engine.export.request import ExportRequest, format_and_type
+from soup_engine.export.run import check_possible
 from soup_engine.plain_json import as_json
 from soup_engine.server.auth import require_admin_key
 from soup_engine.server.protocol.exports import ExportBody
@@ -74,12 +75,13 @@ def _export(body: ExportBody, state: ServerState) -> ExportRequest:
 
     Raises:
         ExportError: they lie outside, or the values do not go together.
+        CannotRunError: this machine cannot do it.
     """
     paths = state.export_paths()
     source = paths.source(body.source)
     calibration = body.calibration
     format_, quant = format_and_type(body.format, body.quant)
-    return ExportRequest(
+    request = ExportRequest(
         source=source,
         target=paths.target(body.target),
         format=cast(Any, format_),
@@ -93,6 +95,8 @@ def _export(body: ExportBody, state: ServerState) -> ExportRequest:
         calibration=None if calibration is None else paths.file(calibration, "calibration"),
         command=("POST", "/v1/exports"),
     )
+    check_possible(request)
+    return request
 
 
 async def _events(job_id: str, state: ServerState) -> AsyncGenerator[bytes, None]:

@@ -121,7 +121,7 @@ def test_paths_stay_inside(
         ({"source": "inner"}, "source"),
         ({"source": "strange"}, "source"),
         ({"source": "../outside"}, "source"),
-        ({"base": str(foreign)}, "source"),
+        ({"base": str(foreign)}, "base"),
         ({"format": "gptq", "calibration": str(foreign / "config.json")}, "calibration"),
         ({"target": str(tmp_path / "merged")}, "target"),
         ({"target": "../merged"}, "target"),
@@ -150,6 +150,11 @@ def test_paths_stay_inside(
         ({"target": "adapter"}, 409, "export_conflict", "target"),
         ({"target": "state.toml", "overwrite": True}, 409, "export_conflict", "target"),
         ({"format": "bitnet", "quant": "q8_0"}, 400, "export_error", "quant"),
+        ({"source": ""}, 400, "export_error", "source"),
+        ({"target": " "}, 400, "export_error", "target"),
+        ({"base": "/etc"}, 403, "export_path_forbidden", "base"),
+        ({"max_kl": 1}, 400, "export_error", "max_kl"),
+        ({"format": "tensorrt", "quant": None}, 503, "device_unavailable", None),
     ],
 )
 def test_wrong_values_are_refused_by_name(

@@ -80,13 +80,14 @@ def test_merge_and_what_it_prints(soup: Soup, adapter: Path, tmp_path: Path) -> 
     assert manifest["command"][:2] == ["soup", "merge"]
 
 
-def test_a_line_of_json_for_each_event(soup: Soup, adapter: Path) -> None:
+def test_a_line_of_json_for_each_event(soup: Soup, adapter: Path, tmp_path: Path) -> None:
     done = soup("merge", "-a", str(adapter), "-o", "merged", "--no-verify", "--json")
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.stderr == ""
     assert events[0]["state"] == "queued"
     assert events[-1]["state"] == "succeeded"
     assert [event["sequence"] for event in events] == sorted({e["sequence"] for e in events})
+    (tmp_path / "none").mkdir()
     failed = soup("merge", "-a", "none", "-o", "x", "--no-verify", "--json")
     assert failed.returncode == 1
     assert json.loads(failed.stdout.splitlines()[-1])["error"] in failed.stderr
@@ -137,7 +138,7 @@ def test_a_bar_on_a_terminal(
     ("arguments", "sentence"),
     [
         (["export", "--model", "m", "--format", "zip"], "--format is one of gguf"),
-        (["export", "--model", "m", "--quant", "q9"], "quant for gguf is one of"),
+        (["export", "--model", "m", "--quant", "q9"], "--quant for gguf is one of"),
         (["export", "--model", "m", "--format", "bitnet", "--quant", "f16"], "leave quant out"),
         (["export", "--model", "m", "--deploy", "ollama"], "--deploy and --deploy-name"),
         (["export", "--model", "m", "--deploy", "x", "--deploy-name", "y"], "--deploy can be"),
@@ -145,7 +146,12 @@ def test_a_bar_on_a_terminal(
             ["export", "-m", "m", "-f", "onnx", "--deploy", "ollama", "--deploy-name", "y"],
             "Ollama takes GGUF",
         ),
-        (["export", "--model", "m", "--max-kl", "-1"], "max_kl must be"),
+        (["export", "--model", "m", "--max-kl", "-1"], "--max-kl must be"),
+        (["export", "-m", "m", "--no-verify", "--max-kl", "1"], "--max-kl is for exports that"),
+        (["export", "-m", "m", "--no-verify", "--verify-prompts", "x"], "--verify-prompts is for"),
+        (["export", "-m", "m", "--calibration-data", "x"], "--calibration-data is for gptq"),
+        (["quantize", ""], "MODEL is empty"),
+        (["deploy", "ollama", "-m", "x", "-n", "y", "--system", 'a"""b'], "--system has three"),
         (["export"], "--model"),
         (["merge", "-a", "a", "-o", "b", "--dtype", "int8"], "--dtype is one of"),
         (["quantize", "m", "--to", "zip"], "--to is one of"),
@@ -172,6 +178,7 @@ def test_wrong_usage_is_exit_code_2(soup: Soup, arguments: list[str], sentence: 
 
 def test_wrong_prompts_are_named_by_their_line(soup: Soup, tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('one\n{"prompt": 1}\n')
+    (tmp_path / "m").mkdir()
     done = soup("export", "--model", "m", "--verify-prompts", "p.jsonl")
     assert done.returncode == 1
     assert "Line 2 of p.jsonl" in done.stderr
@@ -236,3 +243,24 @@ def test_what_was_deployed(soup: Soup) -> None:
     done = soup("deploy", "ollama", "--remove", "x")
     assert done.returncode == 1
     assert "No model 'x' was deployed by soup" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["export", "-m", "/nope"], "There is no folder /nope."),
+        (["export", "-m", "file"], "file is a file: give the folder of a model or adapter."),
+        (["export", "-m", "base", "--verify-prompts", "nope"], "The prompts cannot be read from"),
+        (["export", "-m", "base", "--llama-cpp", "nope"], "There is nothing at nope."),
+        (["merge", "-a", "adapter", "--base", "nope/", "-o", "x"], "There is no folder nope."),
+    ],
+)
+@pytest.mark.usefixtures("adapter")
+def test_what_is_not_there_is_said_before_anything_begins(
+    soup: Soup, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    (tmp_path / "file").touch()
+    done = soup(*arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1

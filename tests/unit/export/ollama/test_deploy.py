@@ -112,7 +112,7 @@ def test_what_goes_wrong_is_said(
     ollama: Path, gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "x.gguf").write_bytes(b"not GGUF at all")
-    for path, why in ((tmp_path / "x.gguf", "cannot be read as GGUF"), (tmp_path / "y", "no file")):
+    for path, why in ((tmp_path / "x.gguf", "is no GGUF file"), (tmp_path / "y", "no file")):
         with pytest.raises(ExportError, match=why):
             deploy(Deployment(path=path, name="me"))
     deploy(Deployment(path=gguf, name="me"))
