@@ -94,7 +94,7 @@ def test_they_go_with_a_parent_that_is_killed_and_take_theirs_along(tmp_path: Pa
         [sys.executable, "-c", FAMILY, CHILD.format(written=str(written))],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])},
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[4]), "TMPDIR": str(tmp_path)},
     ) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
