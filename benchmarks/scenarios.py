@@ -27,6 +27,9 @@ from benchmarks.report import (
 from benchmarks.statistics import Ratio, median, ratio_of_medians
 
 OURS = "soup"
+OURS_OVER_VLLM = "soup-vllm"
+OVER_VLLM_WANTED = 0.97
+"""Of vLLM's own throughput, when it computes for our server."""
 Fleet: TypeAlias = Mapping[str, RunningServer]
 
 
@@ -86,8 +89,15 @@ class Cells:
         return [figure(cell) for cell in self.of(server, load)]
 
     def ratio(self, peer: str, load: float, figure: Callable[[Cell], float | None]) -> Ratio | None:
-        """This program's figure over the peer's."""
-        return ratio_of_medians(self.figures(OURS, load, figure), self.figures(peer, load, figure))
+        """Our figure over the peer's."""
+        ours = self.figures(self.ours or OURS, load, figure)
+        return ratio_of_medians(ours, self.figures(peer, load, figure))
+
+    @property
+    def ours(self) -> str | None:
+        """The server of this program that the others are compared with: over its own engine,
+        else over vLLM's."""
+        return next((name for name in (OURS, OURS_OVER_VLLM) if name in self.servers), None)
 
 
 def throughput(cell: Cell) -> float | None:
@@ -208,7 +218,7 @@ def _cells_row(cells: Cells, server: str, load: float) -> tuple[str, ...]:
     def middle(figure: Callable[[Cell], float | None]) -> float | None:
         return median(cells.figures(server, load, figure))
 
-    compared = server != OURS and OURS in cells.servers
+    compared = cells.ours not in (None, server)
     failed = sum(cell.summary.failed for cell in cells.of(server, load))
     return (
         f"{load:g}",
@@ -228,7 +238,7 @@ def _cells_row(cells: Cells, server: str, load: float) -> tuple[str, ...]:
 def closed_goals(cells: Cells, dtype: str) -> list[Goal]:
     """What is wanted of a closed loop, for the peers and loads that were measured."""
     if OURS not in cells.servers:
-        return []
+        return _goals_over_vllm(cells, dtype)
     goals = []
     for load in cells.loads:
         for peer in (name for name in cells.servers if name.startswith("vllm")):
@@ -253,3 +263,16 @@ def closed_goals(cells: Cells, dtype: str) -> list[Goal]:
                 )
             )
     return goals
+
+
+def _goals_over_vllm(cells: Cells, dtype: str) -> list[Goal]:
+    if not {OURS_OVER_VLLM, "vllm"} <= {*cells.servers}:
+        return []
+    return [
+        Goal.at_least(
+            f"throughput over vLLM's engine ÷ its own server's, {load:g} streams, {dtype}",
+            OVER_VLLM_WANTED,
+            cells.ratio("vllm", load, throughput),
+        )
+        for load in cells.loads
+    ]

@@ -190,6 +190,29 @@ class VllmAllCores(Vllm):
     variables: ClassVar[Mapping[str, str]] = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
 
 
+class SoupVllm(Soup):
+    """This program's server over vLLM's engine."""
+
+    name = "soup-vllm"
+    environment = Environment(
+        name="soup-vllm",
+        requirements=(*Vllm.environment.requirements, "-e", str(ROOT)),
+        remove=Vllm.environment.remove,
+        python=Vllm.environment.python,
+        inputs=_inputs(),
+    )
+    packages = Vllm.packages
+    only_device = "cpu"
+
+    def command(self, python: Path, settings: Settings, port: int) -> list[str]:
+        return [
+            *super().command(python, settings, port),
+            "--backend", "vllm",
+            "--max-adapters", str(len(settings.adapters)),
+            "--max-lora-rank", str(settings.max_lora_rank),
+        ]  # fmt: skip
+
+
 class TransformersServe(Server):
     """The server in transformers, with its continuous batching."""
 
@@ -260,7 +283,7 @@ class SoupCli(Server):
 
 SERVERS: Mapping[str, Server] = {
     server.name: server
-    for server in (Soup(), Vllm(), VllmAllCores(), TransformersServe(), SoupCli())
+    for server in (Soup(), SoupVllm(), Vllm(), VllmAllCores(), TransformersServe(), SoupCli())
 }
 
 

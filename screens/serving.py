@@ -195,6 +195,12 @@ class ServingScreen(WorkbenchScreen):
         if snapshot.state == "waking":
             stage, share = self.bridge.waking
             return "  ".join(["Waking up", *self._share_done(share), stage])
+        if snapshot.state == "failed":
+            key = self.bench.preferences.key_name("serving.restart")
+            service = self.bridge.service
+            can_restart = service is not None and Ability.RESTART not in service.missing
+            offer = f": {key} starts it again" if can_restart else ""
+            return f"The engine has died; the log says why{offer}."
         if self._filter and snapshot.requests:
             return f"No request in flight has {self._filter!r} in it."
         return "No requests in flight."

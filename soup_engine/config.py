@@ -16,9 +16,22 @@ DEVICES = "cuda, cuda:N, mps or cpu"
 DEVICE_NAME = re.compile(r"cuda(:\d{1,3})?|mps|cpu")
 DTYPES = ("bfloat16", "float16", "float32")
 KV_CACHE_TYPES = ("bf16", "f16", "f32", "q8_0", "fp8")
+BACKENDS = ("transformers", "vllm")
+RETIRED_BACKENDS = {
+    "mii": "DeepSpeed-MII is no longer maintained (its last release is of 2025-03): use --backend"
+    " vllm, which serves the models that it served, or --backend transformers.",
+}
+DISTRIBUTED_EXECUTORS = ("mp", "ray")
 MAX_SPEC_TOKENS = 15
 """With the last token, what attention computes together for many rows."""
 MAX_NGRAM = 16
+
+
+AGREEMENT_FLOOR = 0.9
+"""Least share of the original's tokens that a version of a model puts, where one is chosen."""
+HUGGING_FACE = "hf"
+HUBS = (HUGGING_FACE, "modelscope", "modelers")
+"""Where models come from that are no folders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +45,7 @@ class ModelConfig:
         dtype: one of ``DTYPES``.
         max_model_len: most tokens of prompt and answer together.
         served_name: what clients call the model; the last part of the path by default.
+        hub: one of ``HUBS``, for ids.
     """
 
     path: str
@@ -41,8 +55,11 @@ class ModelConfig:
     max_model_len: int | None = None
     served_name: str | None = None
     trust_remote_code: bool = False
+    hub: str = HUGGING_FACE
 
     def __post_init__(self) -> None:
+        if self.hub not in HUBS:
+            raise ConfigError(f"hub is one of {', '.join(HUBS)}, not {self.hub!r}.", param="hub")
         if self.device is not None and not DEVICE_NAME.fullmatch(self.device):
             raise ConfigError(f"device is {DEVICES}, not {self.device!r}.", param="device")
         if self.dtype is not None and self.dtype not in DTYPES:
@@ -52,6 +69,11 @@ class ModelConfig:
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError("max-model-len must be at least 2.", param="max_model_len")
 
+    @property
+    def name(self) -> str:
+        """What clients call the model."""
+        return self.served_name or self.path.rstrip("/\\").replace("\\", "/").split("/")[-1]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
@@ -59,6 +81,8 @@ class CacheConfig:
 
     Attributes:
         memory_bytes: budget for rows and prefix blocks together.
+        gpu_memory: share of a GPU's memory that weights, keys and values may take together, where
+            the backend plans by that. In (0, 1].
         kv_type: one of ``KV_CACHE_TYPES``; the model's dtype by default.
         block_size: tokens in a block, the unit of accounting and of prefix reuse.
         prefix_caching: keep finished blocks and reuse them for prompts that start alike.
@@ -67,6 +91,7 @@ class CacheConfig:
     """
 
     memory_bytes: int | None = None
+    gpu_memory: float | None = None
     kv_type: str | None = None
     block_size: int = 16
     prefix_caching: bool = True
@@ -81,6 +106,12 @@ class CacheConfig:
             )
         if self.memory_bytes is not None and self.memory_bytes <= 0:
             raise ConfigError("kv-cache-memory must be more than nothing.", param="kv_cache_memory")
+        if self.gpu_memory is not None and not 0 < self.gpu_memory <= 1:
+            raise ConfigError(
+                f"gpu-memory is a share of the memory, above 0 and at most 1, not"
+                f" {self.gpu_memory:g}.",
+                param="gpu_memory",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +161,7 @@ class LoRAConfig:
 
     Attributes:
         max_adapters: slots, which is how many different adapters one step can wear; any number
-            can be loaded.
+            can be loaded. 0 loads none, where the backend is faster without.
         max_rank: an adapter with a module of a higher rank is refused. What slots take in
             memory follows the highest rank that was put into one.
     """
@@ -139,8 +170,8 @@ class LoRAConfig:
     max_rank: int = 256
 
     def __post_init__(self) -> None:
-        if self.max_adapters < 1:
-            raise ConfigError("max-adapters must be at least 1.", param="max_adapters")
+        if self.max_adapters < 0:
+            raise ConfigError("max-adapters must be at least 0.", param="max_adapters")
         if self.max_rank < 1:
             raise ConfigError("max-lora-rank must be at least 1.", param="max_lora_rank")
 
@@ -187,12 +218,57 @@ class SpeculativeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelConfig:
+    """How a model is spread over devices.
+
+    Attributes:
+        tensor: devices that each layer is cut over.
+        pipeline: groups of them that hold one stretch of layers each.
+        data: copies of all that, which share the requests.
+        executor: one of ``DISTRIBUTED_EXECUTORS``; ``ray`` spans hosts.
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    executor: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tensor", "pipeline", "data"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}-parallel must be at least 1.", param=f"{name}_parallel")
+        if self.executor is not None and self.executor not in DISTRIBUTED_EXECUTORS:
+            raise ConfigError(
+                f"distributed-executor is {' or '.join(DISTRIBUTED_EXECUTORS)}, not"
+                f" {self.executor!r}.",
+                param="distributed_executor",
+            )
+
+
+def check_backend(name: str) -> None:
+    """Raises ConfigError: there is no backend of this name, or no more."""
+    if name in RETIRED_BACKENDS:
+        raise ConfigError(RETIRED_BACKENDS[name], param="backend")
+    if name not in BACKENDS:
+        raise ConfigError(
+            f"backend is one of {', '.join(BACKENDS)}, not {name!r}.", param="backend"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
+    """Raises ConfigError: there is no such backend."""
+
     model: ModelConfig
+    backend: str = "transformers"
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     lora: LoRAConfig = field(default_factory=LoRAConfig)
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
+
+    def __post_init__(self) -> None:
+        check_backend(self.backend)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

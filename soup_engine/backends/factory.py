@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from soup_engine.backends.base import Backend
+from soup_engine.backends.choices import check_choice
 from soup_engine.config import EngineConfig
 
 
 def create_backend(config: EngineConfig) -> Backend:
-    """The backend for this configuration, not started yet."""
+    """The backend for this configuration, not started yet.
+
+    Raises:
+        ConfigError, MissingPackageError: as ``check_choice``.
+    """
+    check_choice(config)
     # Imported here: torch takes seconds, and callers may only want to know what there is.
+    if config.backend == "vllm":
+        from soup_engine.backends.vllm.backend import vllm_backend
+
+        return vllm_backend(config)
     from soup_engine.backends.transformers import TransformersBackend
 
     return TransformersBackend(config)

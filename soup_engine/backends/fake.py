@@ -19,11 +19,7 @@ from soup_engine.backends.base import BackendCapabilities, ModelInfo, ProgressCa
 from soup_engine.backends.fake_adapters import FakeAdapters
 from soup_engine.backends.fake_request import FakeRequest, Outbox, put_all
 from soup_engine.backends.fake_script import FakeScript, Said, ScriptedAnswer
-from soup_engine.backends.fake_text import (
-    EOS,
-    CharacterText,
-    last_turn,
-)
+from soup_engine.backends.fake_text import EOS, CharacterText, last_turn
 from soup_engine.errors import (
     ContextLengthExceededError,
     DuplicateRequestError,
@@ -33,11 +29,7 @@ from soup_engine.errors import (
     QueueFullError,
     SoupError,
 )
-from soup_engine.messages import (
-    FinishReason,
-    GenerationRequest,
-    RequestOutput,
-)
+from soup_engine.messages import FinishReason, GenerationRequest, RequestOutput
 from soup_engine.metrics.recorder import EngineIdentity, EngineMetrics
 from soup_engine.metrics.snapshot import EngineSnapshot
 
@@ -151,6 +143,13 @@ class FakeBackend:
                     raise self.script.wake_error
                 self._state = "ready"
                 return True
+
+    def restart(self, on_progress: ProgressCallback | None = None) -> bool:
+        if self._state == "failed":
+            self.start(on_progress)
+            return True
+        self._check_state()
+        return False
 
     def _come_to_rest(self, state: str, drain_timeout_s: float, error: SoupError) -> None:
         """Let running requests finish for so long, and end the rest; the lock is held."""

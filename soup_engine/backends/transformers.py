@@ -6,46 +6,37 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import aclosing
-from typing import TypeVar
 
-from soup_engine.adapters.records import AdapterLease
 from soup_engine.adapters.registry import AdapterRegistry
 from soup_engine.backends.adapter_loader import AdapterLoader
-from soup_engine.backends.base import BackendCapabilities, ModelInfo, ProgressCallback
+from soup_engine.backends.base import ModelInfo, ProgressCallback
+from soup_engine.backends.choices import CHOICES, faster_backend_note
+from soup_engine.backends.loop_backend import NO_CHAT_TEMPLATE, LoopBackend, known
 from soup_engine.backends.speculation_switch import SpeculationSwitch
 from soup_engine.config import EngineConfig
-from soup_engine.engine.async_engine import OutputRouter, generate
+from soup_engine.engine.admission import SLEEP
 from soup_engine.engine.capacity import check_capacity, plan_capacity
-from soup_engine.engine.engine_loop import SLEEP, EngineLoop
-from soup_engine.engine.input_processor import InputProcessor, check_request
+from soup_engine.engine.engine_loop import EngineLoop
+from soup_engine.engine.input_processor import InputProcessor
 from soup_engine.engine.llm_engine import LLMEngine
 from soup_engine.engine.sleeping_figures import SleepingFigures
 from soup_engine.errors import (
     EngineSleepingError,
     EngineStoppedError,
-    InvalidValueError,
     SoupError,
 )
 from soup_engine.lora.residency import HostTier
-from soup_engine.messages import AdapterBinding, GenerationRequest, RequestOutput
+from soup_engine.messages import GenerationRequest
 from soup_engine.metrics.process import resident_memory_bytes
-from soup_engine.metrics.recorder import EngineIdentity, EngineMetrics
+from soup_engine.metrics.recorder import EngineIdentity
 from soup_engine.metrics.snapshot import EngineSnapshot
 from soup_engine.model.device import dtype_name, release_free_memory
 from soup_engine.model.loader import LoadedModel, load_model
 
 logger = logging.getLogger(__name__)
-_T = TypeVar("_T")
-
-_NO_CHAT_TEMPLATE = (
-    "This model has no chat template; chats reach it in a plain format of lines that start with "
-    "System:, User: and Assistant:."
-)
 
 
-class TransformersBackend:
+class TransformersBackend(LoopBackend):
     """Continuous batching over a Hugging Face causal language model.
 
     Each time it is awake it has a loop, on whose thread there is an engine. While it sleeps the
@@ -53,15 +44,10 @@ class TransformersBackend:
     """
 
     name = "transformers"
-    capabilities = BackendCapabilities(adapters=True, sleep=True, speculation=True)
+    capabilities = CHOICES["transformers"].capabilities
 
     def __init__(self, config: EngineConfig) -> None:
-        self._config = config
-        self._metrics = EngineMetrics()
-        self._router = OutputRouter()
-        self._model: ModelInfo | None = None
-        self._text: InputProcessor | None = None
-        self._identity: EngineIdentity | None = None
+        super().__init__(config)
         self._host = HostTier()
         self._adapters: AdapterLoader | None = None
         self._speculation = SpeculationSwitch(config, lambda: self._loop)
@@ -73,25 +59,24 @@ class TransformersBackend:
         self._falling_asleep_or_waking = threading.Lock()
 
     def _new_loop(self) -> EngineLoop:
-        scheduler = self._config.scheduler
         return EngineLoop(
             self._build,
             self._known_identity,
             self._router,
-            max_in_flight=scheduler.max_num_seqs + scheduler.max_waiting,
+            max_in_flight=self._max_in_flight,
         )
 
     @property
-    def model(self) -> ModelInfo:
-        return _known(self._model)
+    def _thread(self) -> EngineLoop:
+        return self._loop
 
     @property
-    def text(self) -> InputProcessor:
-        return _known(self._text)
+    def _registry(self) -> AdapterRegistry:
+        return self.adapters.registry
 
     @property
     def adapters(self) -> AdapterLoader:
-        return _known(self._adapters)
+        return known(self._adapters)
 
     @property
     def speculation(self) -> SpeculationSwitch:
@@ -124,9 +109,7 @@ class TransformersBackend:
             self._asleep = SleepingFigures(
                 self._metrics, self._known_identity(), self._loop.snapshot
             )
-            self.adapters.release_base()
-            self._speculation.release()
-            _release_memory()
+            self._let_go()
             logger.info(
                 "asleep: resident memory fell from %d to %d MiB",
                 before >> 20,
@@ -143,10 +126,8 @@ class TransformersBackend:
             self._progress = on_progress or _no_progress
             asleep.wake()
             started = time.monotonic()
-            if (error := self._woken()) is not None:
-                self.adapters.release_base()
-                self._speculation.release()
-                _release_memory()
+            if (error := self._another_loop()) is not None:
+                self._let_go()
                 asleep.sleep_on()
                 logger.error("not woken: %s", error.message)
                 raise error
@@ -154,7 +135,26 @@ class TransformersBackend:
             logger.info("awake again after %.1f s", time.monotonic() - started)
             return True
 
-    def _woken(self) -> SoupError | None:
+    def restart(self, on_progress: ProgressCallback | None = None) -> bool:
+        with self._falling_asleep_or_waking:
+            if self._loop.state != "failed":
+                self._loop.check_accepts()
+                return False
+            self._progress = on_progress or _no_progress
+            self._let_go()
+            if (error := self._another_loop()) is not None:
+                self._let_go()
+                raise error
+            logger.info("the engine runs again")
+            return True
+
+    def _let_go(self) -> None:
+        """Keep nothing of an engine that has ended."""
+        self.adapters.release_base()
+        self._speculation.release()
+        _release_memory()
+
+    def _another_loop(self) -> SoupError | None:
         """Put a new loop in the place of the one that has ended, or say why there is none."""
         loop = self._waking = self._new_loop()
         try:
@@ -166,61 +166,18 @@ class TransformersBackend:
         finally:
             self._waking = None
         if loop.state != "ready":
-            return EngineStoppedError("The engine was stopped before it was awake.")
+            return EngineStoppedError("The engine was stopped before it stood.")
         self._loop = loop
         return None
 
     def check(self, request: GenerationRequest) -> None:
         if self._waking is not None:
             raise EngineSleepingError("The engine is waking up; try again in a moment.")
-        self._loop.check_accepts()
-        if (request.adapter is None) != (request.lease is None):
-            raise InvalidValueError(
-                "A request for an adapter comes with a lease on it.", param="adapter"
-            )
-        scheduler = self._config.scheduler
-        most = scheduler.max_num_seqs + scheduler.max_waiting
-        if request.params.n > most:
-            raise InvalidValueError(
-                f"n asks for {request.params.n} answers, and at most {most} may run and wait on "
-                "this server (--max-seqs, --max-waiting).",
-                param="n",
-            )
-        model = self.model
-        check_request(request, max_model_len=model.max_model_len, vocab_size=model.vocab_size)
-
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[RequestOutput]:
-        async with aclosing(generate(self._loop, self._router, request)) as outputs:
-            try:
-                self.check(request)
-                first = await anext(outputs)
-            except SoupError:
-                # The engine did not take it, so it is not the engine that gives its lease back.
-                if request.lease is not None:
-                    self._release_lease(request.lease, 0)
-                raise
-            yield first
-            async for output in outputs:
-                yield output
-
-    def abort(self, request_id: str) -> bool:
-        known = request_id in self._router
-        if known:
-            self._loop.abort(request_id)
-        return known
+        super().check(request)
 
     def snapshot(self) -> EngineSnapshot:
         asleep = self._asleep
         return self._loop.snapshot if asleep is None else asleep.snapshot()
-
-    def record_rejected(self) -> None:
-        self._metrics.record_rejected()
-
-    def record_disconnect(self) -> None:
-        self._metrics.record_disconnect()
-
-    def _known_identity(self) -> EngineIdentity:
-        return _known(self._identity)
 
     def _build(self) -> LLMEngine:
         """On the engine thread: load the model and put the engine together."""
@@ -265,17 +222,12 @@ class TransformersBackend:
         )
         return engine
 
-    def _release_lease(self, lease: AdapterBinding, tokens: int) -> None:
-        assert isinstance(lease, AdapterLease), "leases come from the registry"
-        self.adapters.registry.release(lease, tokens=tokens)
-
     def _describe(self, loaded: LoadedModel, engine: LLMEngine) -> ModelInfo:
         capacity = engine.capacity
         source = self._config.model.path
-        template_note = () if self.text.has_chat_template else (_NO_CHAT_TEMPLATE,)
+        template_note = () if self.text.has_chat_template else (NO_CHAT_TEMPLATE,)
         return ModelInfo(
-            name=self._config.model.served_name
-            or source.rstrip("/\\").replace("\\", "/").split("/")[-1],
+            name=self._config.model.name,
             source=source,
             architecture=loaded.model.architecture,
             device=str(loaded.model.device),
@@ -289,6 +241,7 @@ class TransformersBackend:
             has_chat_template=self.text.has_chat_template,
             created=loaded.created,
             notes=(
+                *faster_backend_note(self._config, str(loaded.model.device)),
                 *loaded.notes,
                 *capacity.notes,
                 *template_note,
@@ -305,9 +258,3 @@ def _release_memory() -> None:
     """Give back what an engine that has ended held: parts of a model refer to each other."""
     gc.collect()
     release_free_memory()
-
-
-def _known(value: _T | None) -> _T:
-    if value is None:
-        raise EngineStoppedError("The engine has not started yet.")
-    return value

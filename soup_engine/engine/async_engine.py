@@ -6,10 +6,26 @@ import asyncio
 import threading
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator
+from typing import Protocol
 
-from soup_engine.engine.engine_loop import EngineLoop
 from soup_engine.errors import DuplicateRequestError
 from soup_engine.messages import GenerationRequest, RequestOutput
+
+
+class TakesRequests(Protocol):
+    """A thread with an engine on it."""
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request. From any thread.
+
+        Raises:
+            EngineStoppedError, QueueFullError: it was not queued.
+        """
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """End a request, if it is still there. From any thread."""
+        ...
 
 
 class _Stream:
@@ -88,7 +104,7 @@ def _push_all(batch: list[tuple[_Stream, RequestOutput]]) -> None:
 
 
 async def generate(
-    engine: EngineLoop, router: OutputRouter, request: GenerationRequest
+    engine: TakesRequests, router: OutputRouter, request: GenerationRequest
 ) -> AsyncGenerator[RequestOutput, None]:
     """Outputs of a request until each of its answers ended; leaving early aborts it.
 

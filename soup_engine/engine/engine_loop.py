@@ -11,16 +11,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
+from soup_engine.engine.admission import STOP, Admission, Ending
 from soup_engine.engine.gathering import Gathering
 from soup_engine.engine.llm_engine import LLMEngine
 from soup_engine.errors import (
     CannotRunError,
-    EngineSleepingError,
     EngineStoppedError,
-    QueueFullError,
     SoupError,
 )
 from soup_engine.messages import GenerationRequest, RequestOutput
@@ -32,34 +31,6 @@ logger = logging.getLogger(__name__)
 SNAPSHOT_INTERVAL_S = 0.25
 T = TypeVar("T")
 Command = Callable[[LLMEngine], Iterable[RequestOutput]]
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Why a loop ends, and what is said to requests that come meanwhile or are cut short.
-
-    Attributes:
-        state: of the loop when it has ended.
-    """
-
-    state: str
-    error: type[EngineStoppedError]
-    refusal: str
-    cut_short: str
-
-
-STOP = Ending(
-    "stopped",
-    EngineStoppedError,
-    "The engine is stopping and takes no new requests.",
-    "The engine stopped before the end.",
-)
-SLEEP = Ending(
-    "sleeping",
-    EngineSleepingError,
-    EngineSleepingError().message,
-    "The engine went to sleep before the end.",
-)
 
 
 class OutputSink(Protocol):
@@ -88,15 +59,10 @@ class EngineLoop:
         self._build = build
         self._identity = identity
         self._sink = sink
-        self._max_in_flight = max_in_flight
+        self._admission = Admission(max_in_flight)
         self._inbox: deque[Command] = deque()
         self._wake = threading.Event()
-        self._lock = threading.Lock()
-        self._in_flight = 0
-        self._idle = threading.Condition(self._lock)
         self._gathering = Gathering()
-        self._state = "starting"
-        self._ending = STOP
         self._started: threading.Event = threading.Event()
         self._failure: SoupError | None = None
         self._snapshot: EngineSnapshot | None = None
@@ -104,7 +70,7 @@ class EngineLoop:
 
     @property
     def state(self) -> str:
-        return self._state
+        return self._admission.state
 
     @property
     def snapshot(self) -> EngineSnapshot:
@@ -126,10 +92,7 @@ class EngineLoop:
 
     def check_accepts(self) -> None:
         """Raises EngineStoppedError: no requests are taken now."""
-        if self._state in ("starting", "failed"):
-            raise EngineStoppedError("The engine is not running, so it takes no requests.")
-        if self._state != "ready":
-            raise self._ending.error(self._ending.refusal)
+        self._admission.check()
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request. From any thread.
@@ -137,23 +100,12 @@ class EngineLoop:
         Raises:
             EngineStoppedError, QueueFullError: it was not queued.
         """
-        answers = request.params.n
 
         def add(engine: LLMEngine) -> Iterable[RequestOutput]:
             engine.add_request(request)
             return ()
 
-        with self._lock:
-            self.check_accepts()
-            if self._in_flight + answers > self._max_in_flight:
-                raise QueueFullError(
-                    f"{self._in_flight} answers are running or waiting already, {answers} more "
-                    f"are asked for, and {self._max_in_flight} is the limit: try again shortly.",
-                    retry_after=1,
-                )
-            self._in_flight += answers
-            # Under the lock: what is in the inbox when the state changes gets its end.
-            self._send(add)
+        self._admission.admit(lambda: self._send(add), answers=request.params.n)
 
     def abort(self, request_id: str) -> None:
         """End a request, if it is still there, before the next step. From any thread."""
@@ -176,9 +128,7 @@ class EngineLoop:
                 done.set_exception(error)
             return ()
 
-        with self._lock:
-            self.check_accepts()
-            self._send(command)
+        self._admission.admit(lambda: self._send(command))
         return done.result()
 
     def stop(self, drain_timeout_s: float, ending: Ending = STOP) -> None:
@@ -187,25 +137,13 @@ class EngineLoop:
         May be called from several threads: the one that waits least decides for how long, and
         one that stops is not outdone by one that only lets it sleep.
         """
-        with self._idle:
-            if ending is STOP or self._state == "ready":
-                self._ending = ending
-            if self._state == "ready":
-                self._state = "draining"
-            if self._state == "draining":
-                self._idle.wait_for(
-                    lambda: self._in_flight == 0 or self._state != "draining",
-                    timeout=drain_timeout_s,
-                )
-            if self._state != "failed":
-                self._state = self._ending.state
-            self._idle.notify_all()
+        self._admission.close(drain_timeout_s, ending)
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         if self._snapshot is not None:
             # One that slept has given its last picture long before it is stopped.
-            self._snapshot = replace(self._snapshot, state=self._state)
+            self._snapshot = replace(self._snapshot, state=self.state)
 
     def _send(self, command: Command) -> None:
         self._inbox.append(command)
@@ -221,30 +159,30 @@ class EngineLoop:
             logger.exception("the engine could not be built")
             self._give_up(CannotRunError(f"The engine could not start: {error}"))
             return
-        with self._lock:
-            if self._state == "starting":
-                self._state = "ready"
-        self._snapshot = engine.snapshot(self._identity(), self._state)
+        self._admission.open()
+        self._snapshot = engine.snapshot(self._identity(), self.state)
         self._started.set()
         try:
             self._serve(engine)
         except Exception as error:  # the thread's last resort: nobody may wait for ever
             logger.exception("the engine died")
-            with self._lock:
-                self._state, self._ending = "failed", STOP
+            self._admission.fail()
             self._failure = EngineStoppedError(f"The engine died: {type(error).__name__}.")
         self._empty_inbox(engine)
-        self._deliver(engine.end_all(self._ending.error(self._ending.cut_short)))
-        self._snapshot = engine.snapshot(self._identity(), self._state)
+        ending = self._admission.ending
+        cut_short = engine.end_all(ending.error(ending.cut_short))
+        # Who hears of the end and then asks for the figures finds it in them.
+        self._snapshot = engine.snapshot(self._identity(), self.state)
+        self._deliver(cut_short)
 
     def _give_up(self, error: SoupError) -> None:
         self._failure = error
-        self._state = "failed"
+        self._admission.fail()
         self._started.set()
 
     def _serve(self, engine: LLMEngine) -> None:
         next_snapshot = 0.0
-        while self._state in ("ready", "draining"):
+        while self._admission.is_open:
             self._empty_inbox(engine)
             if engine.has_work:
                 if engine.num_waiting and not engine.num_running:
@@ -255,7 +193,7 @@ class EngineLoop:
                 self._wake.wait(SNAPSHOT_INTERVAL_S)
                 self._wake.clear()
             if time.monotonic() >= next_snapshot:
-                self._snapshot = engine.snapshot(self._identity(), self._state)
+                self._snapshot = engine.snapshot(self._identity(), self.state)
                 next_snapshot = time.monotonic() + SNAPSHOT_INTERVAL_S
 
     def _first_step(self, engine: LLMEngine) -> None:
@@ -283,7 +221,7 @@ class EngineLoop:
         outputs = engine.step()
         if not (engine.num_running or engine.num_waiting):
             # Who has the last answer and then asks for the figures finds it in them.
-            self._snapshot = engine.snapshot(self._identity(), self._state)
+            self._snapshot = engine.snapshot(self._identity(), self.state)
         self._deliver(outputs)
 
     def _empty_inbox(self, engine: LLMEngine) -> None:
@@ -296,6 +234,4 @@ class EngineLoop:
         self._sink.deliver(outputs)
         ended = sum(output.finish_reason is not None for output in outputs)
         if ended:
-            with self._idle:
-                self._in_flight -= ended
-                self._idle.notify_all()
+            self._admission.leave(ended)

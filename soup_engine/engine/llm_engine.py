@@ -6,12 +6,9 @@ things from one to the next and keeps the books. It belongs to one thread.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
 
 from soup_engine.config import EngineConfig
 from soup_engine.core.kv_cache_manager import KVCacheManager
@@ -22,20 +19,14 @@ from soup_engine.core.plan import (
     SchedulerOutput,
 )
 from soup_engine.core.scheduler import Scheduler
-from soup_engine.core.sequence import Sequence, SequenceStatus
+from soup_engine.core.sequence import Sequence
 from soup_engine.engine.capacity import Capacity
-from soup_engine.engine.input_processor import build_sequences
+from soup_engine.engine.open_requests import OpenRequests, ReleaseLease
 from soup_engine.engine.output_processor import OutputProcessor
 from soup_engine.engine.speculation import Speculation
 from soup_engine.errors import EngineStepError, SoupError
 from soup_engine.lora.residency import HostTier, SlotTable
-from soup_engine.messages import (
-    AdapterBinding,
-    FinishReason,
-    GenerationRequest,
-    RequestOutput,
-    RequestView,
-)
+from soup_engine.messages import FinishReason, GenerationRequest, RequestOutput
 from soup_engine.metrics.process import resident_memory_bytes
 from soup_engine.metrics.recorder import EngineIdentity, EngineMetrics
 from soup_engine.metrics.snapshot import EngineSnapshot, KVCacheUsage
@@ -46,9 +37,6 @@ from soup_engine.model.model_runner import ModelRunner
 from soup_engine.sampling.sampler import Sampler
 
 logger = logging.getLogger(__name__)
-
-ReleaseLease: TypeAlias = Callable[[AdapterBinding, int], None]
-"""Gives a lease back, with the number of tokens that were generated under it."""
 
 _STEP_ERRORS = (RuntimeError, ValueError, IndexError, MemoryError)
 """What may come out of a forward pass."""
@@ -110,15 +98,12 @@ class LLMEngine:
         self.adapter_sites = AdapterSites(loaded.model, loaded.base_modules, num_slots)
         self.slots = SlotTable(adapters or HostTier(), self.adapter_sites, num_slots)
         self.speculation = speculation
-        self._release_lease = release_lease
-        self._leases: dict[str, AdapterBinding] = {}
-        self.output_processor = OutputProcessor(
+        output_processor = OutputProcessor(
             loaded.tokenizer,
             eos_token_ids=loaded.eos_token_ids,
             max_model_len=capacity.max_model_len,
         )
-        self._sequence_ids = itertools.count()
-        self._sequences: dict[str, list[Sequence]] = {}
+        self._requests = OpenRequests(output_processor, metrics, release_lease)
 
     @property
     def has_work(self) -> bool:
@@ -139,26 +124,15 @@ class LLMEngine:
 
     def add_request(self, request: GenerationRequest) -> None:
         """Queue a request, one sequence for each of its answers."""
-        sequences = build_sequences(request, self._sequence_ids)
-        self.scheduler.add(*sequences)
-        self._sequences[request.request_id] = sequences
-        if request.lease is not None:
-            self._leases[request.request_id] = request.lease
-        for sequence in sequences:
-            self.output_processor.add(sequence)
-        self.metrics.record_accepted(len(request.prompt_token_ids))
+        self.scheduler.add(*self._requests.add(request))
 
     def abort(self, request_id: str) -> list[RequestOutput]:
         """End what is left of a request; its memory is free for the next step."""
-        return self._end(request_id, FinishReason.ABORT, None)
+        return self._end(self._requests.of(request_id), FinishReason.ABORT)
 
     def end_all(self, error: SoupError) -> list[RequestOutput]:
         """End every request with an error."""
-        return [
-            output
-            for request_id in list(self._sequences)
-            for output in self._end(request_id, FinishReason.ERROR, error)
-        ]
+        return self._end(list(self._requests), FinishReason.ERROR, error)
 
     def step(self) -> list[RequestOutput]:
         """One schedule, one forward pass; returns what it added to each answer."""
@@ -198,12 +172,7 @@ class LLMEngine:
             running=self.scheduler.num_running,
             waiting=self.scheduler.num_waiting,
             kv=self._kv_usage(),
-            requests=tuple(
-                _view(sequence, now)
-                for sequences in self._sequences.values()
-                for sequence in sequences
-                if not sequence.finished
-            ),
+            requests=self._requests.views(now),
             memory_rss_bytes=resident_memory_bytes(),
             speculation=None if self.speculation is None else self.speculation.view(),
         )
@@ -211,14 +180,8 @@ class LLMEngine:
     def check_integrity(self) -> None:
         """Invariants of scheduler and memory; for tests."""
         self.scheduler.check_integrity()
-        known = {
-            sequence
-            for sequences in self._sequences.values()
-            for sequence in sequences
-            if not sequence.finished
-        }
-        assert known == set(self.scheduler), "requests and scheduled sequences differ"
-        assert self._leases.keys() <= self._sequences.keys(), "a lease outlives its request"
+        assert set(self._requests) == set(self.scheduler), "requests and scheduled sequences differ"
+        self._requests.check_integrity()
         self.slots.check_integrity()
 
     def _admit_adapters(self, plan: SchedulerOutput) -> None:
@@ -233,25 +196,11 @@ class LLMEngine:
     def _advance(
         self, item: ScheduledSequence, tokens: tuple[SampledToken, ...], now: float
     ) -> list[RequestOutput]:
-        """Hand sampled tokens to the output processor, each for an output of its own, and note
-        what time they took.
-
-        Tokens of one step leave at one moment. So they make one gap between outputs, as their
-        reader sees it; that there are several of them shows in TPOT.
-        """
+        """Pass sampled tokens on, and end the sequence if one of them ends it."""
         sequence = item.sequence
         if item.drafts:
             self.scheduler.accept(item, max(0, len(tokens) - 1))
-        previous = sequence.last_output_time
-        waited_for_text = sequence.first_token_time is None
-        outputs = [self.output_processor.process(sequence, tokens[:1], now)]
-        for token in tokens[1:]:
-            if outputs[-1].finish_reason is None:
-                outputs.append(self.output_processor.process(sequence, (token,), now))
-        if waited_for_text and sequence.first_token_time is not None:
-            self.metrics.record_first_token(sequence.first_token_time - sequence.arrival_time)
-        elif previous is not None and tokens:
-            self.metrics.record_inter_token(now - previous)
+        outputs = self._requests.advance(sequence, tokens, now)
         if item.drafts and self.speculation is not None:
             self.speculation.record(item, len(tokens), len(outputs) if tokens else 0)
         if outputs[-1].finish_reason is not None:
@@ -265,7 +214,7 @@ class LLMEngine:
         public = EngineStepError("A step of the engine failed; the log of the server says why.")
         outputs = []
         for sequence in self.scheduler.reset():
-            output = self.output_processor.finish(sequence, FinishReason.ERROR, now, public)
+            output = self._requests.finish(sequence, FinishReason.ERROR, now, public)
             outputs.append(self._forget(sequence, output))
         self.runner.reset()
         if self.speculation is not None:
@@ -273,16 +222,13 @@ class LLMEngine:
         return outputs
 
     def _end(
-        self, request_id: str, reason: FinishReason, error: SoupError | None
+        self, sequences: list[Sequence], reason: FinishReason, error: SoupError | None = None
     ) -> list[RequestOutput]:
         now = time.monotonic()
-        outputs = []
-        for sequence in list(self._sequences.get(request_id, ())):
-            if sequence.finished:
-                continue
-            output = self.output_processor.finish(sequence, reason, now, error)
-            outputs.append(self._release(sequence, output))
-        return outputs
+        return [
+            self._release(sequence, self._requests.finish(sequence, reason, now, error))
+            for sequence in sequences
+        ]
 
     def _release(self, sequence: Sequence, output: RequestOutput) -> RequestOutput:
         """Give back what an ended sequence holds; returns its last output, completed."""
@@ -293,20 +239,7 @@ class LLMEngine:
     def _forget(self, sequence: Sequence, output: RequestOutput) -> RequestOutput:
         """Drop what is known of an ended sequence, and count it."""
         self.runner.sampler.forget(sequence)
-        sequences = self._sequences[sequence.request_id]
-        if all(other.finished for other in sequences):
-            del self._sequences[sequence.request_id]
-            lease = self._leases.pop(sequence.request_id, None)
-            if lease is not None:
-                self._release_lease(lease, sum(other.num_output_tokens for other in sequences))
-        assert output.finish_reason and output.timings and output.usage
-        self.metrics.record_finished(
-            output.finish_reason,
-            output.timings,
-            output.usage,
-            request_id=sequence.request_id,
-            adapter=sequence.adapter,
-        )
+        self._requests.close(sequence, output)
         if self.speculation is None:
             return output
         return replace(output, drafts=self.speculation.finish(sequence))
@@ -350,26 +283,3 @@ class LLMEngine:
             prefix_blocks_used=usage.prefix_blocks_used,
             used_fraction=used / total if total else 0.0,
         )
-
-
-def _view(sequence: Sequence, now: float) -> RequestView:
-    """A sequence as a row of the table of requests."""
-    state = sequence.status.value
-    if sequence.status is SequenceStatus.RUNNING:
-        state = "decode" if sequence.num_output_tokens else "prefill"
-    rate = None
-    if sequence.first_token_time is not None and sequence.num_output_tokens > 1:
-        elapsed = now - sequence.first_token_time
-        rate = (sequence.num_output_tokens - 1) / elapsed if elapsed > 0 else None
-    return RequestView(
-        request_id=sequence.request_id,
-        index=sequence.index,
-        adapter=sequence.adapter,
-        state=state,
-        prompt_tokens=sequence.num_prompt_tokens,
-        computed_tokens=sequence.num_computed_tokens,
-        output_tokens=sequence.num_output_tokens,
-        age_s=now - sequence.arrival_time,
-        tokens_per_s=rate,
-        label=sequence.label,
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,9 +12,7 @@ from typing import Any
 import torch
 from huggingface_hub.utils import logging as huggingface_logging
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -27,7 +24,6 @@ from soup_engine.config import ModelConfig
 from soup_engine.errors import (
     InsufficientMemoryError,
     ModelLoadError,
-    ModelPathError,
     UnsupportedModelError,
 )
 from soup_engine.model.adapter_sites import describe_modules
@@ -44,9 +40,16 @@ from soup_engine.model.fused_layers import fuse_layers
 from soup_engine.model.kv_cache import KVLayout
 from soup_engine.model.linear import can_pack, pack_linears, warm_up
 from soup_engine.model.location import Progress, find_model
+from soup_engine.model.model_files import (
+    eos_token_ids,
+    is_quantized,
+    load_tokenizer,
+    model_without_weights,
+    read_config,
+    refuse_encoder_decoder,
+)
 from soup_engine.model.model_input import padded_length
 from soup_engine.model.probe import Probe
-from soup_engine.user_paths import is_file
 
 WARM_UP_TOKENS = 256
 WARM_UP_SAMPLES = 16
@@ -127,8 +130,8 @@ def load_model(
     location = find_model(config, progress)
     base = location.base
     progress(f"reading the configuration of {base}", None)
-    model_config = _read_config(base, config.trust_remote_code)
-    _refuse_encoder_decoder(model_config)
+    model_config = read_config(base, config.trust_remote_code)
+    refuse_encoder_decoder(model_config)
     dtype = default_dtype(device) if config.dtype is None else getattr(torch, config.dtype)
     _check_memory(base, model_config, dtype, device)
     limit, notes = _context_limit(model_config)
@@ -140,7 +143,7 @@ def load_model(
     if location.adapter is not None:
         progress(f"merging adapter {location.adapter}", None)
         model = _merge_adapter(model, location.adapter)
-    tokenizer = _load_tokenizer([config.path, base], config.trust_remote_code)
+    tokenizer = load_tokenizer([config.path, base], config.trust_remote_code)
     model.eval().requires_grad_(False)
     num_parameters = model.num_parameters()
     base_modules = describe_modules(model)
@@ -153,7 +156,7 @@ def load_model(
         source=config.path,
         base_name=location.name,
         context_limit=limit,
-        eos_token_ids=_eos_token_ids(model, tokenizer),
+        eos_token_ids=eos_token_ids(model.generation_config, tokenizer, model.config),
         num_parameters=num_parameters,
         weight_bytes=weight_bytes,
         created=int(time.time()),
@@ -162,45 +165,14 @@ def load_model(
     )
 
 
-def _read_config(base: str, trust_remote_code: bool) -> PreTrainedConfig:
-    try:
-        return AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
-    except OSError as error:
-        raise ModelPathError(f"The configuration of {base} cannot be read.") from error
-    except ValueError as error:
-        if "trust_remote_code" in str(error):
-            raise UnsupportedModelError(
-                f"{base} brings its own code, which only runs with --trust-remote-code."
-            ) from error
-        raise UnsupportedModelError(
-            f"This release of transformers does not know the architecture of {base}."
-        ) from error
-
-
 def _outlined_layout(
     config: PreTrainedConfig, dtype: torch.dtype, trust_remote_code: bool
 ) -> KVLayout | None:
     """The shapes that a model without weights shows; not every model runs that way."""
     try:
-        with torch.device("meta"):
-            # A copy: the way of attention that is set on a model is kept in its configuration.
-            model = AutoModelForCausalLM.from_config(
-                copy.deepcopy(config), dtype=dtype, trust_remote_code=trust_remote_code
-            )
-        return CausalLM(model.eval()).layout
+        return CausalLM(model_without_weights(config, dtype, trust_remote_code)).layout
     except (UnsupportedModelError, RuntimeError, ValueError, ImportError):
         return None
-
-
-def _refuse_encoder_decoder(config: PreTrainedConfig) -> None:
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(
-            f"{config.model_type} is an encoder-decoder; this engine serves causal language models."
-        )
-
-
-def _quantized(config: PreTrainedConfig) -> bool:
-    return getattr(config, "quantization_config", None) is not None
 
 
 def _check_memory(
@@ -212,7 +184,7 @@ def _check_memory(
         return
     stored = sum(file.stat().st_size for file in files)
     held = getattr(config, "dtype", None)
-    if isinstance(held, torch.dtype) and not _quantized(config):
+    if isinstance(held, torch.dtype) and not is_quantized(config):
         stored = stored * dtype.itemsize // held.itemsize
     free = available_memory(device)
     if stored > free:
@@ -258,7 +230,7 @@ def _arranged(
     probe = Probe(causal_lm)
     probe.check()
     progress("laying out weights", None)
-    quantized = _quantized(model_config)
+    quantized = is_quantized(model_config)
     with torch.inference_mode():
         changed = 0 if quantized else fuse_layers(model)
         if can_pack(causal_lm.device, causal_lm.dtype) and not quantized:
@@ -296,19 +268,6 @@ def _merge_adapter(model: PreTrainedModel, path: str) -> PreTrainedModel:
         raise ModelLoadError(f"The adapter {path} does not fit its base: {reason}") from error
 
 
-def _load_tokenizer(paths: list[str], trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    """The adapter's own tokenizer when it has one, else the base's."""
-    for path in paths:
-        if path != paths[-1] and not is_file(Path(path) / "tokenizer_config.json"):
-            continue
-        try:
-            return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ModelLoadError(f"{path} has no usable tokenizer: {reason}") from error
-    raise AssertionError("a model always names itself as the last place to look")
-
-
 def _context_limit(config: PreTrainedConfig) -> tuple[int, tuple[str, ...]]:
     """Most positions the model was made for, less where batching them would not be exact."""
     text = config.get_text_config()
@@ -326,13 +285,3 @@ def _context_limit(config: PreTrainedConfig) -> tuple[int, tuple[str, ...]]:
             )
             return int(original), (note,)
     return int(limit), ()
-
-
-def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """End tokens by the generation config, the tokenizer and the model's configuration."""
-    found: set[int] = set()
-    for source in (model.generation_config, tokenizer, model.config):
-        value = getattr(source, "eos_token_id", None)
-        if value is not None:
-            found.update(value if isinstance(value, list) else [value])
-    return frozenset(found)

@@ -105,8 +105,11 @@ def serve_until_stopped(
             try:
                 event = events.get(timeout=_WATCH_INTERVAL_S)
             except Empty:
-                if runtime.snapshot().state == "failed":
-                    raise CannotRunError("The engine failed: see the log above.") from None
+                if runtime.snapshot().state == "failed" and not runtime.restarts:
+                    raise CannotRunError(
+                        "The engine failed: see the log above. With --restart on-failure it is"
+                        " started again."
+                    ) from None
                 if dashboard is not None:
                     dashboard.refresh()
             else:

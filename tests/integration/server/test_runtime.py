@@ -230,3 +230,18 @@ def test_small_answers_leave_at_once() -> None:
     ):
         times = [client.get("/ready").elapsed.total_seconds() for _ in range(20)]
     assert sorted(times)[10] < 0.03
+
+
+def test_an_engine_that_dies_is_started_again_by_itself(
+    wait_until: Callable[[Callable[[], bool]], None],
+) -> None:
+    backend = FakeBackend(FakeScript(fail_at_token=0, fatal=True))
+    with (
+        Runtime(backend, ServerConfig(port=0), restarts=True) as runtime,
+        httpx.Client(base_url=runtime.address or "") as client,
+    ):
+        answer = client.post("/v1/completions", json={"prompt": "x"})
+        assert answer.status_code == 500
+        assert client.get("/health").status_code == 503
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        assert client.get("/health").json()["status"] == "ok"

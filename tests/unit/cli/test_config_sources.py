@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from soup_engine.config import CacheConfig, SchedulerConfig, ServerConfig
+from soup_engine.config import (
+    CacheConfig,
+    LoRAConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    ServerConfig,
+)
 from soup_engine.errors import ConfigError
 from soup_tui.config import Settings, table
 from soup_tui.config_sources import resolve, unknown_variables, variable_name
@@ -52,7 +58,7 @@ def test_keys_take_hyphens_or_underscores(host_toml: Path) -> None:
     ("line", "sentence"),
     [
         ("prot = 1", "unknown key 'prot'; did you mean 'port'?"),
-        ("zzz = 1", "unknown key 'zzz'; known keys are model, base, demo, host"),
+        ("zzz = 1", "unknown key 'zzz'; known keys are model, base, demo, backend"),
         ("config = 'x'", "unknown key 'config'"),
         ("port = '8000'", "port must be a whole number from 0 to 65535, not '8000'"),
         ("port = true", "port must be a whole number from 0 to 65535, not True"),
@@ -201,6 +207,16 @@ def test_defaults_are_those_of_the_configuration() -> None:
     engine = settings.engine_config("x", None)
     assert engine.cache == CacheConfig()
     assert engine.scheduler == SchedulerConfig()
+    assert engine.lora == LoRAConfig()
+
+
+def test_some_defaults_follow_the_backend() -> None:
+    engine = Settings(model="x", backend="vllm").engine_config("x", None)
+    assert (engine.scheduler.max_num_seqs, engine.lora.max_rank) == (256, 32)
+    given = Settings(model="x", backend="vllm", max_seqs=7, max_lora_rank=9, tensor_parallel=2)
+    engine = given.engine_config("x", None)
+    assert (engine.scheduler.max_num_seqs, engine.lora.max_rank) == (7, 9)
+    assert engine.parallel == ParallelConfig(tensor=2)
 
 
 def test_every_setting_has_a_variable() -> None:
@@ -214,7 +230,7 @@ def test_every_setting_has_a_variable() -> None:
         base = {} if name in ("model", "demo", "base", "attach") else {"model": "x"}
         if name == "base":
             base = {"model": "x"}
-        if name == "max_tokens_limit":
-            value = "600"
+        shares = dict.fromkeys(("gpu_memory", "auto_quant_floor"), "0.5")
+        value = {"max_tokens_limit": "600", "backend": "vllm", **shares}.get(name, value)
         settings = resolve(base, {variable_name(name): value})
         assert getattr(settings, name) == about.convert(value), name

@@ -484,3 +484,16 @@ async def test_only_what_changed_repaints(workbench: Any, monkeypatch: pytest.Mo
         pilot.app._look()
         await pilot.pause(0.05)
         assert painted == []
+
+
+async def test_an_engine_that_died_is_offered_to_be_started_again(workbench: Any) -> None:
+    service = workbench.service
+    service.figures = dataclasses.replace(service.figures, state="failed", requests=(), running=0)
+    async with workbench.running() as pilot:
+        await settle(pilot)
+        text = workbench.screen_text()
+        assert " failed " in text and "r starts it again" in text
+        await pilot.press("r", "enter")
+        await settle(pilot)
+        assert workbench.service.asked[0][0] == "close"
+        assert len(workbench.opened) == 2
