@@ -39,7 +39,7 @@ HEADERS = (
 )
 PACKAGES = ("torch", "transformers")
 LAYERS = 4
-DISTILLING = ("--epochs", "8", "--learning-rate", "0.003")
+DISTILLING = ("--epochs", "6", "--learning-rate", "0.003")
 QUICK_DISTILLING = ("--epochs", "1", "--max-tokens", "8")
 QUICK_MEASURING = ("--rounds", "1", "--max-prompts", "2", "--max-tokens", "16")
 

@@ -111,6 +111,8 @@ class PairFigures:
         ratio = f"{self.speedup.median:.2f} times plain decoding"
         if self.speedup.rounds > 1:
             ratio += f" ({self.speedup.low:.2f} to {self.speedup.high:.2f})"
+        else:
+            ratio += " in the one round there was"
         ratio += f" with {self.num_tokens} drafted {_tokens(self.num_tokens)} a step"
         if self.speedup.low > 1.0:
             return f"Pays off: {ratio}."

@@ -165,7 +165,7 @@ def test_a_bar_on_a_terminal_and_a_floor_that_is_missed(
         encoding="utf-8",
     )
     child.expect(r"round 1 of 1, plain.*tokens/s")
-    child.expect("times plain decoding with 5 drafted tokens a step")
+    child.expect("times plain decoding in the one round there was with 5 drafted tokens a step")
     child.expect("soup: The acceptance of the base is below 1")
     child.expect(pexpect.EOF)
     child.close()

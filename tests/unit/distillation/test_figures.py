@@ -50,11 +50,12 @@ def test_rounds_are_compared_each_with_its_own() -> None:
 
 def test_the_verdict_says_what_is_needed() -> None:
     assert record([10.0], [13.0], COSTS).figures().verdict == (
-        "Pays off: 1.30 times plain decoding with 2 drafted tokens a step."
+        "Pays off: 1.30 times plain decoding in the one round there was with 2 drafted tokens a"
+        " step."
     )
     assert record([10.0], [8.0], COSTS).figures().verdict == (
-        "Does not pay off: 0.80 times plain decoding with 2 drafted tokens a step; break-even"
-        " acceptance 0.42, measured 0.71."
+        "Does not pay off: 0.80 times plain decoding in the one round there was with 2 drafted"
+        " tokens a step; break-even acceptance 0.42, measured 0.71."
     )
     dear = DraftCosts(plain_step_s=0.03, draft_token=1.0, verify={2: 1.5})
     assert (
