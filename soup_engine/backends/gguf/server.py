@@ -62,7 +62,7 @@ class LlamaCppServer:
         import xllamacpp
 
         key = secrets.token_hex(16)
-        self._server = xllamacpp.Server(_params(settings, adapters, key))
+        self._server: Any = xllamacpp.Server(_params(settings, adapters, key))
         self.address: str = self._server.listening_address
         self.headers = {"authorization": f"Bearer {key}"}
         self.users = 0
@@ -87,9 +87,9 @@ class LlamaCppServer:
         return [int(token_id) for token_id in answer.json()["tokens"]]
 
     def close(self) -> None:
-        """End its threads, and free everything. Blocks for a moment."""
+        """End its threads, and free everything. Blocks for a moment; may be called again."""
         self._client.close()
-        del self._server
+        self._server = None
 
 
 def _params(settings: ServerSettings, adapters: Sequence[Path], key: str) -> Any:
