@@ -11,8 +11,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
@@ -73,8 +73,9 @@ class GgufEngine:
                 f" than there is, or its architecture ({described.file.architecture}) is not known"
                 " to this release of xllamacpp."
             ) from error
-        # As many connections as there are slots; what waits, waits here.
-        self._client = httpx.AsyncClient(timeout=None, trust_env=False)
+        # A connection for each answer: to close it ends the answer. What waits, waits here.
+        alone = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.AsyncClient(timeout=None, trust_env=False, limits=alone)
         vocabulary = Vocabulary(described.tokenizer)
         token_ids = described.tokenizer.get_vocab().values()
         self._token_bytes = await asyncio.to_thread(TokenBytes, vocabulary, token_ids)
@@ -124,7 +125,7 @@ class GgufEngine:
 
     async def load_adapter(self, adapter: AdapterCopy) -> None:
         async with self._changing:
-            if any(loaded.number == adapter.number for loaded in self._adapters):
+            if self._has(adapter):
                 return
             adapters = [each for each in self._adapters if each.number not in self._unloaded]
             adapters.append(adapter)
@@ -168,8 +169,8 @@ class GgufEngine:
     @asynccontextmanager
     async def _server_with(self, adapter: AdapterCopy | None) -> AsyncIterator[LlamaCppServer]:
         """The present server, kept as long as it is used."""
-        if adapter is not None:
-            # Known already, unless this engine stands in for one that died.
+        if adapter is not None and not self._has(adapter):
+            # This engine stands in for one that died.
             await self.load_adapter(adapter)
         server = self._server
         if server is None:
@@ -180,6 +181,9 @@ class GgufEngine:
         finally:
             server.users -= 1
             await self._close_if_done(server)
+
+    def _has(self, adapter: AdapterCopy) -> bool:
+        return any(loaded.number == adapter.number for loaded in self._adapters)
 
     async def _close_if_done(self, server: LlamaCppServer) -> None:
         if server.retired and not server.users:
@@ -210,7 +214,7 @@ class GgufEngine:
         """
         assert self._client is not None, "it has started"
         url = f"{server.address}/completion"
-        try:
+        with self._connecting():
             async with self._client.stream(
                 "POST", url, json=body, headers=server.headers
             ) as answer:
@@ -222,6 +226,11 @@ class GgufEngine:
                         if "error" in event:
                             raise _failure(event)
                         yield event
+
+    @contextmanager
+    def _connecting(self) -> Iterator[None]:
+        try:
+            yield
         except httpx.ConnectError as error:
             self._dead = True
             raise EngineStoppedError(_DEAD) from error
@@ -245,7 +254,8 @@ class GgufEngine:
         They are drawn once more: the same ones where the best ones are taken.
         """
         if reader.ended_by_token:
-            return (SampledToken(min(self._description.eos_token_ids)),)
+            # An end token of which only llama.cpp knows is as good as one that the file names.
+            return tuple(map(SampledToken, sorted(self._description.eos_token_ids)[:1]))
         if not reader.left_out:
             return ()
         assert self._client is not None, "it has started"
@@ -256,7 +266,8 @@ class GgufEngine:
             "stream": False,
         }
         url = f"{server.address}/completion"
-        answer = await self._client.post(url, json=again, headers=server.headers)
+        with self._connecting():
+            answer = await self._client.post(url, json=again, headers=server.headers)
         if answer.is_error:
             raise _refusal(answer.content)
         return tuple(SampledToken(int(token_id)) for token_id in answer.json()["tokens"])

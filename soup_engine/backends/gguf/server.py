@@ -68,7 +68,12 @@ class LlamaCppServer:
         self.users = 0
         self.retired = False
         self._client = httpx.Client(
-            base_url=self.address, headers=self.headers, timeout=None, trust_env=False
+            base_url=self.address,
+            headers=self.headers,
+            timeout=None,
+            trust_env=False,
+            # One that is kept may be closed from over there in the moment it is used again.
+            limits=httpx.Limits(max_keepalive_connections=0),
         )
 
     def tokenize(self, text: str, add_special_tokens: bool) -> list[int]:
