@@ -38,6 +38,7 @@ from soup_engine.errors import (
     StateFileError,
     UnsupportedParameterError,
 )
+from soup_engine.gguf_file import SUFFIX
 from soup_engine.messages import AdapterStatus, AdapterView, AliasView
 from soup_engine.user_paths import is_folder
 
@@ -242,7 +243,8 @@ class AdapterService:
         """
         try:
             if not is_adapter_place(adapter.path):
-                raise AdapterInvalidError("It is gone from there; a start that finds it loads it.")
+                kind = "file" if adapter.path.endswith(SUFFIX) else "folder"
+                raise AdapterInvalidError(f"Its {kind} is gone; a start that finds it loads it.")
             folder = self.paths.resolve(adapter.path)
         except AdapterError as error:
             registry = self.control.registry
