@@ -7,7 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soup_engine.gguf_file import GgufError, is_gguf, read_gguf
@@ -44,6 +44,7 @@ def test_it_says_what_was_written(written: Path) -> None:
     assert file.tensors == {"token_embd.weight": (4, 5), "output_norm.weight": (4,)}
 
 
+@settings(deadline=None)
 @given(place=st.integers(0, 400), value=st.integers(0, 255), length=st.integers(0, 600))
 def test_damage_is_an_error_of_its_own(
     written: Path, tmp_path_factory: pytest.TempPathFactory, place: int, value: int, length: int
