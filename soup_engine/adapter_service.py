@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from soup_engine.adapters.names import check_name
-from soup_engine.adapters.paths import AdapterPaths
+from soup_engine.adapters.paths import AdapterPaths, is_adapter_place
 from soup_engine.adapters.peft_format import check_files
 from soup_engine.adapters.registry import AdapterRegistry
 from soup_engine.adapters.state_file import SavedAdapter, SavedState, StateFile
@@ -38,6 +38,7 @@ from soup_engine.errors import (
     StateFileError,
     UnsupportedParameterError,
 )
+from soup_engine.gguf_file import SUFFIX
 from soup_engine.messages import AdapterStatus, AdapterView, AliasView
 from soup_engine.user_paths import is_folder
 
@@ -77,9 +78,17 @@ class AdapterService:
         """
         check_config(self._config)
         for name, folder in self._config.at_start:
-            with _named_at_start(name, folder):
-                check_files(folder)
+            if is_folder(folder):
+                with _named_at_start(name, folder):
+                    check_files(folder)
         if self._config.folder is not None:
+            if not self._backend.capabilities.adapter_folder:
+                raise ConfigError(
+                    f"--adapter-dir watches folders, and adapters of the backend"
+                    f" {self._backend.name!r} are files: name each by --adapters, or load it by"
+                    " POST /v1/load_lora_adapter.",
+                    param="adapter_dir",
+                )
             self._watcher = AdapterWatcher(self._config.folder, _WatchedFolder(self))
         if self._config.state_file is not None:
             self._state_file = StateFile(self._config.state_file)
@@ -233,8 +242,9 @@ class AdapterService:
             AdapterError: why it is not loaded.
         """
         try:
-            if not is_folder(adapter.path):
-                raise AdapterInvalidError("Its folder is gone; a start that finds it loads it.")
+            if not is_adapter_place(adapter.path):
+                kind = "file" if adapter.path.endswith(SUFFIX) else "folder"
+                raise AdapterInvalidError(f"Its {kind} is gone; a start that finds it loads it.")
             folder = self.paths.resolve(adapter.path)
         except AdapterError as error:
             registry = self.control.registry
@@ -269,8 +279,8 @@ def check_config(config: AdapterConfig) -> None:
             check_name(name)
             if name in seen:
                 raise AdapterConflictError("the name is given twice.")
-            if not is_folder(folder):
-                raise AdapterNotFoundError("that is not a folder.")
+            if not is_adapter_place(folder):
+                raise AdapterNotFoundError("that is not a folder, nor a GGUF file.")
         seen.add(name)
     if config.folder is not None and not is_folder(config.folder):
         raise ConfigError(f"--adapter-dir: {config.folder} is not a folder.", param="adapter_dir")

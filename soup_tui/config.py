@@ -47,8 +47,8 @@ RESTARTS = ("never", "on-failure")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-_MAX_SEQS = {"transformers": default_of(SchedulerConfig, "max_num_seqs"), "vllm": 256}
-_MAX_RANK = {"transformers": default_of(LoRAConfig, "max_rank"), "vllm": 32}
+_MAX_SEQS = {"transformers": default_of(SchedulerConfig, "max_num_seqs"), "vllm": 256, "gguf": 8}
+_MAX_RANK = {"transformers": default_of(LoRAConfig, "max_rank"), "vllm": 32, "gguf": 256}
 
 
 def _by_backend(values: Mapping[str, int]) -> str:
@@ -123,7 +123,8 @@ class Settings(ModelSettings):
     )
     adapters: tuple[tuple[str, Path], ...] = setting_field(
         FOLDERS,
-        "LoRA adapters to serve beside the model, each under its name.",
+        "LoRA adapters to serve beside the model, each under its name; beside a GGUF file they are"
+        " GGUF files.",
         default=(),
         metavar="NAME=PATH …",
     )
@@ -287,11 +288,11 @@ class Settings(ModelSettings):
 
     def engine_config(self, model_path: str, served_name: str | None) -> EngineConfig:
         """Settings of the engine for the model at ``model_path`` (folder or hub id)."""
-        max_seqs = self.max_seqs or _MAX_SEQS[self.backend]
-        max_rank = self.max_lora_rank or _MAX_RANK[self.backend]
+        max_seqs = self.max_seqs or _MAX_SEQS[self.chosen_backend]
+        max_rank = self.max_lora_rank or _MAX_RANK[self.chosen_backend]
         return EngineConfig(
             model=self.model_config(model_path, served_name),
-            backend=self.backend,
+            backend=self.chosen_backend,
             parallel=self.parallel_config(),
             cache=self.cache_config(),
             scheduler=SchedulerConfig(

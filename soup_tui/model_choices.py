@@ -46,7 +46,7 @@ def recent(path: Path) -> tuple[str, ...]:
 
 def remember(path: Path, source: str) -> None:
     """Put a source before the others. A folder that cannot be written keeps nothing."""
-    if is_folder(source):
+    if is_folder(source) or is_file(source):
         source = str(Path(source).absolute())
     kept = [source, *(item for item in recent(path) if item != source)][:MAX_RECENT]
     try:

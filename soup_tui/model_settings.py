@@ -18,6 +18,7 @@ from soup_engine.config import (
     ParallelConfig,
     check_backend,
 )
+from soup_engine.gguf_file import SUFFIX
 from soup_tui.setting import BOOLEAN, INTEGER, NUMBER, SIZE, TEXT, default_of, setting_field
 
 _DTYPE_SHORT_NAMES = {
@@ -39,7 +40,7 @@ class ModelSettings:
 
     model: str | None = setting_field(
         TEXT,
-        "Model to serve: a folder or hub id of a model or of a LoRA adapter.",
+        "Model to serve: a folder or hub id of a model or of a LoRA adapter, or a GGUF file.",
         short="-m",
         metavar="PATH",
     )
@@ -56,11 +57,11 @@ class ModelSettings:
         " MB), later ones need no network.",
         default=False,
     )
-    backend: str = setting_field(
+    backend: str | None = setting_field(
         TEXT,
-        f"What computes: {' or '.join(BACKENDS)}, which is a package of its own.",
-        default=default_of(EngineConfig, "backend"),
+        f"What computes: {', '.join(BACKENDS)}; all but the first are packages of their own.",
         metavar="NAME",
+        default_text=f"gguf for a {SUFFIX} file, else {default_of(EngineConfig, 'backend')}",
     )
     device: str | None = setting_field(
         TEXT,
@@ -156,7 +157,17 @@ class ModelSettings:
     )
 
     def __post_init__(self) -> None:
-        check_backend(self.backend)
+        check_backend(self.chosen_backend)
+
+    @property
+    def chosen_backend(self) -> str:
+        """The one that was asked for, else the one that serves such a model."""
+        if self.backend is not None:
+            return self.backend
+        if self.model is not None and self.model.lower().endswith(SUFFIX):
+            return "gguf"
+        default: str = default_of(EngineConfig, "backend")
+        return default
 
     def model_config(self, path: str, served_name: str | None) -> ModelConfig:
         return ModelConfig(

@@ -9,6 +9,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from soup_engine.errors import AdapterInvalidError, AdapterPathError
+from soup_engine.gguf_file import is_gguf
 from soup_engine.user_paths import is_folder
 
 CONFIG_FILE = "adapter_config.json"
@@ -35,13 +36,13 @@ class AdapterPaths:
         self._roots = tuple(real_path(root) for root in roots)
 
     def resolve(self, path: str | Path) -> Path:
-        """The real folder behind ``path``, relative paths from the working directory.
+        """The real folder or GGUF file behind ``path``, which is relative to the working directory.
 
         Use what is returned, not ``path``: a link that is changed afterwards leads nowhere new.
 
         Raises:
             AdapterPathError: it, or a file of an adapter in it, lies outside the roots.
-            AdapterInvalidError: no folder is there.
+            AdapterInvalidError: neither is there.
         """
         folder = real_path(path)
         for inside in (folder, *(folder / name for name in READ_FILES)):
@@ -52,12 +53,19 @@ class AdapterPaths:
                     "--adapter-dir or a folder given at start.",
                     param="lora_path",
                 )
-        if not is_folder(folder):
-            raise AdapterInvalidError(f"{shown(path)} is not a folder.", param="lora_path")
+        if not is_adapter_place(folder):
+            raise AdapterInvalidError(
+                f"{shown(path)} is not a folder, nor a GGUF file.", param="lora_path"
+            )
         return folder
 
     def _contains(self, path: Path) -> bool:
         return any(path.is_relative_to(root) for root in self._roots)
+
+
+def is_adapter_place(path: str | Path) -> bool:
+    """Whether a folder is there, or a GGUF file: what adapters come in."""
+    return is_folder(path) or is_gguf(path)
 
 
 def open_regular(path: Path) -> BufferedReader:

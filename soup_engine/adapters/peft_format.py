@@ -27,6 +27,7 @@ from soup_engine.adapters.peft_config import MAX_CONFIG_BYTES, LoRAConfig, parse
 from soup_engine.adapters.peft_targets import Targets
 from soup_engine.adapters.safetensors_file import SafetensorsHeader, TensorInfo, read_header
 from soup_engine.errors import AdapterInvalidError
+from soup_engine.gguf_file import is_gguf
 from soup_engine.user_paths import is_there
 
 PREFIX = "base_model.model."
@@ -144,6 +145,11 @@ def read_adapter(folder: Path) -> AdapterSpec:
         AdapterInvalidError: files are missing or damaged, a tensor is not accounted for, or
             the configuration asks for what is not implemented.
     """
+    if is_gguf(folder):
+        raise AdapterInvalidError(
+            f"{folder.name} is an adapter in GGUF, which goes with a base in GGUF (--backend gguf);"
+            " here it is to be a folder as PEFT writes it."
+        )
     config = _read_config(folder)
     with _open(folder, WEIGHTS_FILE) as file:
         size_bytes = os.fstat(file.fileno()).st_size

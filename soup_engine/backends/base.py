@@ -30,6 +30,8 @@ class BackendCapabilities:
     Attributes:
         parallel: one model over several devices.
         gpu_memory: plans memory by a share of the device's.
+        cache_salt: keeps the cached prompts of requests with different salts apart.
+        adapter_folder: adapters are folders, which can be watched.
         without_adapters: can be told to load none, and is faster then.
         kv_cache_types: how keys and values may be held.
     """
@@ -40,7 +42,9 @@ class BackendCapabilities:
     min_p: bool = True
     penalties: bool = True
     prefix_caching: bool = True
+    cache_salt: bool = True
     adapters: bool = False
+    adapter_folder: bool = True
     speculation: bool = False
     sleep: bool = False
     parallel: bool = False

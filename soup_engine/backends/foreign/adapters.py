@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from soup_engine.adapters.base_check import BaseModule, check_against_base
 from soup_engine.adapters.paths import CONFIG_FILE, WEIGHTS_FILE
@@ -24,32 +25,43 @@ from soup_engine.errors import AdapterError, AdapterInvalidError
 from soup_engine.messages import AdapterBinding, AdapterView
 
 
+class AdapterFiles(Protocol):
+    """How the adapters of an engine lie on the disk."""
+
+    def read(self, path: Path) -> AdapterSpec:
+        """Raises AdapterInvalidError: no adapter is there, or a damaged one."""
+        ...
+
+    def check(self, spec: AdapterSpec) -> tuple[str, ...]:
+        """Warnings for its owner.
+
+        Raises:
+            AdapterInvalidError: it does not fit the base, or the engine cannot apply it.
+        """
+        ...
+
+    def copy(self, spec: AdapterSpec, folder: Path) -> None:
+        """Copy what ``spec`` was read from.
+
+        Raises:
+            AdapterInvalidError: it is another adapter by now.
+        """
+        ...
+
+
 class ForeignAdapters:
     """Loads and unloads adapters. Safe to call from any thread but the engine's.
 
     Args:
         loop: the present one; it may be another after the engine died.
-        check: raises ``AdapterInvalidError`` for what the engine cannot apply.
-        served: folder or hub id of the base.
-        max_rank: highest rank that a module may have.
     """
 
     def __init__(
-        self,
-        base_name: str,
-        loop: Callable[[], ForeignLoop],
-        base_modules: Mapping[str, BaseModule],
-        check: Callable[[AdapterSpec], None],
-        *,
-        served: str,
-        max_rank: int,
+        self, base_name: str, loop: Callable[[], ForeignLoop], files: AdapterFiles
     ) -> None:
         self.registry = AdapterRegistry([base_name], on_free=self._free)
         self._loop = loop
-        self._base_modules = base_modules
-        self._check_engine = check
-        self._served = served
-        self._max_rank = max_rank
+        self._files = files
         self._folder = tempfile.TemporaryDirectory(prefix="soup-adapters-")
 
     def copy_of(self, binding: AdapterBinding) -> AdapterCopy:
@@ -70,12 +82,12 @@ class ForeignAdapters:
         self._loop().check_accepts()
         ticket = self.registry.begin_load(name, path, origin=origin, replace=replace)
         try:
-            spec = read_adapter(path)
-            warnings = self._check(spec)
+            spec = self._files.read(path)
+            warnings = self._files.check(spec)
             weights, loaded = self.registry.reserve(ticket, spec)
             if not loaded:
                 copy = self._copy(weights)
-                _copy_files(spec, copy.folder)
+                self._files.copy(spec, copy.folder)
                 self._loop().call(lambda engine: engine.load_adapter(copy))
         except AdapterError as error:
             self.registry.fail_load(ticket, error.message)
@@ -97,16 +109,6 @@ class ForeignAdapters:
         """The engine has stopped for good: remove the copies."""
         self._folder.cleanup()
 
-    def _check(self, spec: AdapterSpec) -> tuple[str, ...]:
-        if spec.max_rank > self._max_rank:
-            raise AdapterInvalidError(
-                f"The adapter has rank {spec.max_rank}; the highest accepted here is "
-                f"{self._max_rank} (max-lora-rank)."
-            )
-        warnings = check_against_base(spec, self._base_modules, served=self._served)
-        self._check_engine(spec)
-        return warnings
-
     def _copy(self, weights: SharedWeights) -> AdapterCopy:
         number = weights.weights_id
         return AdapterCopy(number, Path(self._folder.name, str(number)))
@@ -122,20 +124,50 @@ class ForeignAdapters:
         shutil.rmtree(copy.folder, ignore_errors=True)
 
 
-def _copy_files(spec: AdapterSpec, folder: Path) -> None:
-    """Copy what ``spec`` was read from.
+class PeftAdapterFiles:
+    """Folders as PEFT writes them.
 
-    Raises:
-        AdapterInvalidError: it is another adapter by now.
+    Args:
+        check: raises ``AdapterInvalidError`` for what the engine cannot apply.
+        served: folder or hub id of the base.
+        max_rank: highest rank that a module may have.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        for name in (CONFIG_FILE, WEIGHTS_FILE):
-            shutil.copyfile(spec.folder / name, folder / name)
-    except OSError as error:
-        raise AdapterInvalidError(
-            f"The adapter could not be copied for the engine: {error.strerror}."
-        ) from error
-    copied = read_adapter(folder)
-    if (copied.weights_hash, copied.modules) != (spec.weights_hash, spec.modules):
-        raise AdapterInvalidError("The adapter was changed while it was being loaded.")
+
+    def __init__(
+        self,
+        base_modules: Mapping[str, BaseModule],
+        check: Callable[[AdapterSpec], None],
+        *,
+        served: str,
+        max_rank: int,
+    ) -> None:
+        self._base_modules = base_modules
+        self._check_engine = check
+        self._served = served
+        self._max_rank = max_rank
+
+    def read(self, path: Path) -> AdapterSpec:
+        return read_adapter(path)
+
+    def check(self, spec: AdapterSpec) -> tuple[str, ...]:
+        if spec.max_rank > self._max_rank:
+            raise AdapterInvalidError(
+                f"The adapter has rank {spec.max_rank}; the highest accepted here is "
+                f"{self._max_rank} (max-lora-rank)."
+            )
+        warnings = check_against_base(spec, self._base_modules, served=self._served)
+        self._check_engine(spec)
+        return warnings
+
+    def copy(self, spec: AdapterSpec, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            for name in (CONFIG_FILE, WEIGHTS_FILE):
+                shutil.copyfile(spec.folder / name, folder / name)
+        except OSError as error:
+            raise AdapterInvalidError(
+                f"The adapter could not be copied for the engine: {error.strerror}."
+            ) from error
+        copied = read_adapter(folder)
+        if (copied.weights_hash, copied.modules) != (spec.weights_hash, spec.modules):
+            raise AdapterInvalidError("The adapter was changed while it was being loaded.")

@@ -11,13 +11,13 @@ from typing import Protocol
 from soup_engine.adapters.peft_format import AdapterSpec
 from soup_engine.adapters.registry import AdapterRegistry
 from soup_engine.backends.base import BackendCapabilities, ModelInfo, ProgressCallback
-from soup_engine.backends.foreign.adapters import ForeignAdapters
+from soup_engine.backends.foreign.adapters import AdapterFiles, ForeignAdapters, PeftAdapterFiles
 from soup_engine.backends.foreign.books import ForeignBooks
 from soup_engine.backends.foreign.drafts import DraftFigures, FixedSpeculation
 from soup_engine.backends.foreign.engine import EngineFacts, ForeignEngine
 from soup_engine.backends.foreign.loop import ForeignLoop
 from soup_engine.backends.loop_backend import NO_CHAT_TEMPLATE, LoopBackend, known
-from soup_engine.config import EngineConfig, SpeculativeConfig
+from soup_engine.config import EngineConfig, ModelConfig, SpeculativeConfig
 from soup_engine.engine.input_processor import InputProcessor
 from soup_engine.engine.open_requests import OpenRequests
 from soup_engine.engine.output_processor import OutputProcessor
@@ -56,15 +56,31 @@ class EngineMaker(Protocol):
         ...
 
 
+class ModelFiles(Protocol):
+    """How models and adapters lie on the disk, where that is not as transformers and PEFT have
+    it."""
+
+    def describe(self, config: ModelConfig, progress: ProgressCallback) -> ModelDescription:
+        """As ``model_files.describe_model``."""
+        ...
+
+    def adapters(self, description: ModelDescription) -> AdapterFiles:
+        """Those of this model."""
+        ...
+
+
 class ForeignBackend(LoopBackend):
     """See ``backends.base.Backend``. The model is described once; each time that the engine died,
     ``restart`` puts another one in its place."""
 
-    def __init__(self, config: EngineConfig, maker: EngineMaker) -> None:
+    def __init__(
+        self, config: EngineConfig, maker: EngineMaker, files: ModelFiles | None = None
+    ) -> None:
         super().__init__(config)
         self.name = maker.name
         self.capabilities = maker.capabilities(config)
         self._maker = maker
+        self._files = files
         self._description: ModelDescription | None = None
         self._speculation: FixedSpeculation | None = None
         self._drafts: DraftFigures | None = None
@@ -89,11 +105,11 @@ class ForeignBackend(LoopBackend):
 
     @property
     def speculation(self) -> FixedSpeculation | None:
-        return self._speculation
+        return self._speculation if self.capabilities.speculation else None
 
     def start(self, on_progress: ProgressCallback | None = None) -> None:
         progress = on_progress or _no_progress
-        self._description = described = describe_model(self._config.model, progress)
+        self._description = described = self._described(progress)
         drafting, notes = self._maker.resolve_drafts(self._config, described)
         self._speculation = FixedSpeculation(self.name, drafting)
         if drafting.enabled or notes:
@@ -152,7 +168,7 @@ class ForeignBackend(LoopBackend):
     def _open_books(self, facts: EngineFacts) -> ForeignBooks:
         """On the engine's thread, once the engine stands."""
         described = known(self._description)
-        self._text = InputProcessor(described.tokenizer)
+        self._text = InputProcessor(described.tokenizer, facts.encode)
         self._model = self._describe(described, facts)
         # Time without an engine in between is part of the time that it is up.
         started_at = time.monotonic() if self._identity is None else self._identity.started_at
@@ -166,12 +182,7 @@ class ForeignBackend(LoopBackend):
         )
         if self._adapters is None and self.capabilities.adapters:
             self._adapters = ForeignAdapters(
-                self._model.name,
-                lambda: self._thread,
-                described.base_modules,
-                self._maker.check_adapter,
-                served=described.location.name,
-                max_rank=self._config.lora.max_rank,
+                self._model.name, lambda: self._thread, self._adapter_files(described)
             )
         output_processor = OutputProcessor(
             described.tokenizer,
@@ -185,6 +196,21 @@ class ForeignBackend(LoopBackend):
             facts,
             copy_of=lambda binding: known(self._adapters).copy_of(binding),
             drafts=self._drafts,
+        )
+
+    def _described(self, progress: ProgressCallback) -> ModelDescription:
+        if self._files is None:
+            return describe_model(self._config.model, progress)
+        return self._files.describe(self._config.model, progress)
+
+    def _adapter_files(self, described: ModelDescription) -> AdapterFiles:
+        if self._files is not None:
+            return self._files.adapters(described)
+        return PeftAdapterFiles(
+            described.base_modules,
+            self._maker.check_adapter,
+            served=described.location.name,
+            max_rank=self._config.lora.max_rank,
         )
 
     def _describe(self, described: ModelDescription, facts: EngineFacts) -> ModelInfo:

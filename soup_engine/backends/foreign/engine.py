@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 from soup_engine.backends.base import ProgressCallback
 from soup_engine.core.plan import SampledToken
 from soup_engine.core.sequence import Sequence
+from soup_engine.engine.input_processor import Encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,7 @@ class EngineFacts:
 
     Attributes:
         kv_blocks, block_size: blocks of keys and values, and tokens in one.
+        encode: how the engine itself makes tokens of a text, where the tokenizer cannot say.
         notes: sentences for people.
     """
 
@@ -29,6 +31,7 @@ class EngineFacts:
     block_size: int
     max_model_len: int
     notes: tuple[str, ...] = ()
+    encode: Encode | None = None
 
 
 @dataclass(frozen=True, slots=True)

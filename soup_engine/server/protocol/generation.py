@@ -214,6 +214,8 @@ def build_requests(
         for i, prompt in enumerate(prompts)
     ]
     check_capabilities(requests[0].params, capabilities)
+    if requests[0].cache_salt is not None and not capabilities.cache_salt:
+        raise _unsupported("cache_salt")
     return requests
 
 
@@ -230,9 +232,13 @@ def check_capabilities(params: SamplingParams, capabilities: BackendCapabilities
     }
     for name, (wanted, built) in asked.items():
         if wanted and not built:
-            raise UnsupportedParameterError(
-                f"{name} is not supported by this backend; leave it out.", param=name
-            )
+            raise _unsupported(name)
+
+
+def _unsupported(name: str) -> UnsupportedParameterError:
+    return UnsupportedParameterError(
+        f"{name} is not supported by this backend; leave it out.", param=name
+    )
 
 
 def _or(value: T | None, default: T) -> T:
