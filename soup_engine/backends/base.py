@@ -30,7 +30,6 @@ class BackendCapabilities:
     Attributes:
         parallel: one model over several devices.
         gpu_memory: plans memory by a share of the device's.
-        merged_adapters: serves an adapter as a model, merged into its base.
         without_adapters: can be told to load none, and is faster then.
         kv_cache_types: how keys and values may be held.
     """
@@ -46,7 +45,6 @@ class BackendCapabilities:
     sleep: bool = False
     parallel: bool = False
     gpu_memory: bool = False
-    merged_adapters: bool = False
     without_adapters: bool = False
     kv_cache_types: tuple[str, ...] = KV_CACHE_TYPES
 

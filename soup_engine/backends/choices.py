@@ -40,9 +40,7 @@ CHOICES: Mapping[str, BackendChoice] = MappingProxyType(
         for choice in (
             BackendChoice(
                 name="transformers",
-                capabilities=BackendCapabilities(
-                    adapters=True, sleep=True, speculation=True, merged_adapters=True
-                ),
+                capabilities=BackendCapabilities(adapters=True, sleep=True, speculation=True),
             ),
             BackendChoice(
                 name="vllm",

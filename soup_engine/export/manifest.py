@@ -107,5 +107,8 @@ def build_manifest(
     }
 
 
-def manifest_text(manifest: Mapping[str, Any]) -> str:
-    return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+def manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
+    """The report as a file holds it. Paths need not be UTF-8: their other bytes become JSON's
+    escapes of lone surrogates, as Python reads them back."""
+    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")

@@ -14,12 +14,13 @@ from typing import Any, Protocol
 from soup_engine.errors import ExportUnverifiedError, SoupError
 from soup_engine.export.child import ChildProcess
 from soup_engine.export.environments import NEEDS, interpreter_for
-from soup_engine.export.manifest import build_manifest, manifest_path, manifest_text
+from soup_engine.export.manifest import build_manifest, manifest_bytes, manifest_path
 from soup_engine.export.progress import Cancelled
 from soup_engine.export.rate import Pace
 from soup_engine.export.request import ExportRequest
 from soup_engine.export.state import JobState
 from soup_engine.export.target import Target
+from soup_engine.export.tensorrt import check_machine
 from soup_engine.export.verification.judgement import judge
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ class ExportRun:
 
     def _carry_out(self) -> dict[str, Any]:
         began = time.monotonic()
+        if self._request.format == "tensorrt":
+            check_machine(self._request)
         if self._request.make_environment and self._request.format in NEEDS:
             self._run_task("environment", "making an environment", Path(sys.executable))
         python = interpreter_for(self._request.format)
@@ -101,16 +104,16 @@ class ExportRun:
             verification=figures,
             seconds=time.monotonic() - began,
         )
-        return self._place(manifest_text(manifest), figures, failure)
+        return self._place(manifest_bytes(manifest), figures, failure)
 
     def _place(
-        self, manifest: str, figures: dict[str, Any] | None, failure: str | None
+        self, manifest: bytes, figures: dict[str, Any] | None, failure: str | None
     ) -> dict[str, Any]:
         """Give the result its name, or put it aside, with its manifest."""
         staged = self._target.staged
         in_folder = staged.is_dir()
         if in_folder:
-            manifest_path(staged).write_text(manifest, encoding="utf-8")
+            manifest_path(staged).write_bytes(manifest)
         with self._child.lock:
             # From here on a cancel comes too late.
             if self._child.cancelled:
@@ -173,7 +176,7 @@ def _failed(message: str, code: str) -> dict[str, Any]:
     return {"state": JobState.FAILED, "error": message, "error_code": code}
 
 
-def _write_beside(path: Path, text: str, workplace: Path) -> None:
+def _write_beside(path: Path, content: bytes, workplace: Path) -> None:
     staged = workplace / path.name
-    staged.write_text(text, encoding="utf-8")
+    staged.write_bytes(content)
     staged.replace(path)

@@ -236,7 +236,7 @@ def _sync_folder(folder: Path) -> None:
 
 def _lock_path(target: Path) -> Path:
     """In the user's cache folder, so that none lies about beside results."""
-    name = hashlib.sha256(os.path.realpath(target).encode()).hexdigest()[:32]
+    name = hashlib.sha256(os.fsencode(os.path.realpath(target))).hexdigest()[:32]
     return user_cache_path("soup", appauthor=False) / "locks" / f"{name}.lock"
 
 

@@ -14,14 +14,12 @@ from soup_engine.export.request import ExportRequest
 from soup_engine.export.source import Source
 
 
-def export_tensorrt(
-    request: ExportRequest, source: Source, staged: Path, workplace: Path, report: Report
-) -> Mapping[str, Any]:
-    """Make a folder with an engine, and the tokenizer beside it.
+def check_machine(request: ExportRequest) -> None:
+    """Before anything is installed or merged.
 
     Raises:
         DeviceError: there is no NVIDIA GPU.
-        ExportUnsupportedError: it was to be verified.
+        ExportUnsupportedError: the engine was to be verified.
     """
     if request.verify:
         raise ExportUnsupportedError(
@@ -33,6 +31,12 @@ def export_tensorrt(
             "TensorRT-LLM builds an engine on the GPU that will run it, and there is no NVIDIA "
             "GPU here."
         )
+
+
+def export_tensorrt(
+    request: ExportRequest, source: Source, staged: Path, workplace: Path, report: Report
+) -> Mapping[str, Any]:
+    """Make a folder with an engine, and the tokenizer beside it."""
     model = plain_model(source, workplace, report)
     report.stage("building the engine")
     from tensorrt_llm._tensorrt_engine import LLM

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from soup_engine.errors import ConfigError
-from soup_tui.cli.options import HelpOption, show_help_without_command
+from soup_engine.errors import ConfigError, ExportError
+from soup_tui.cli.options import HelpOption, given_path, show_help_without_command
 from soup_tui.cli.table import aligned
 from soup_tui.formatting import plain
 
@@ -45,7 +45,8 @@ def _deploy(context: typer.Context, _help: HelpOption = False) -> None:
 @app.command()
 def ollama(
     model: Annotated[
-        Path | None, typer.Option("--model", "-m", metavar="FILE", help="GGUF file.")
+        Path | None,
+        typer.Option("--model", "-m", metavar="FILE", parser=given_path, help="GGUF file."),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", "-n", metavar="NAME", help="What it is called there.")
@@ -88,6 +89,7 @@ def ollama(
             raise ConfigError("--model and --name go together.")
         if template not in TEMPLATES:
             raise ConfigError(f"--template is one of {', '.join(TEMPLATES)}, not {template!r}.")
+        check_name(name)
         parameters = tuple(map(_parameter, parameter or ()))
         from soup_engine.export.ollama.deploy import Deployment
 
@@ -96,6 +98,16 @@ def ollama(
                 path=model, name=name, template=template, system=system, parameters=parameters
             )
         )
+
+
+def check_name(name: str) -> None:
+    """Raises ConfigError: no model of Ollama's can have this name."""
+    from soup_engine.export.ollama import modelfile
+
+    try:
+        modelfile.check_name(name)
+    except ExportError as error:
+        raise ConfigError(error.message, param="name") from error
 
 
 def carry_out(deployment: Deployment, *, quiet: bool = False) -> None:
@@ -128,4 +140,10 @@ def _parameter(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name or not value:
         raise ConfigError(f"--parameter is NAME=VALUE, not {text!r}.")
+    from soup_engine.export.ollama.modelfile import check_parameter
+
+    try:
+        check_parameter(name)
+    except ExportError as error:
+        raise ConfigError(error.message, param="parameter") from error
     return name, value

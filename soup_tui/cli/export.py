@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from soup_engine.errors import ConfigError
+from soup_tui.cli.deploy import check_name
 from soup_tui.cli.export_options import (
     FORMATS,
     AsJson,
@@ -27,8 +28,8 @@ from soup_tui.cli.export_options import (
 from soup_tui.cli.options import HelpOption
 from soup_tui.exports import default_target
 
-_TERNARY = {"bitnet": "tq2_0", "tq1_0": "tq1_0"}
-"""Formats that are a type of GGUF."""
+_GGUF = ("gguf", "bitnet", "tq1_0")
+"""Formats that Ollama takes."""
 
 
 def export(
@@ -52,9 +53,11 @@ def export(
 ) -> None:
     """Export to GGUF, ONNX, GPTQ, AWQ or TensorRT-LLM."""
     _check(format_, deploy, deploy_name)
-    from soup_tui.cli.export_run import make_request, run_export
+    from soup_engine.export.request import format_and_type
+    from soup_tui.cli.export_run import make_request, run_export, usage
 
-    kind, weights = _kind(format_, quant)
+    with usage():
+        kind, weights = format_and_type(format_, quant)
     request = make_request(
         source=model,
         target=output or default_output(model, kind, weights),
@@ -90,19 +93,6 @@ def default_output(model: Path, kind: str, weights: str | None) -> Path:
     return Path(default_target(name, kind, weights))
 
 
-def _kind(format_: str, quant: str | None) -> tuple[str, str | None]:
-    """The format and type that are meant.
-
-    Raises:
-        ConfigError: the format has a type of its own.
-    """
-    if format_ not in _TERNARY:
-        return format_, quant
-    if quant not in (None, _TERNARY[format_]):
-        raise ConfigError(f"--format {format_} has a type of its own: leave --quant out.")
-    return "gguf", _TERNARY[format_]
-
-
 def _check(format_: str, deploy: str | None, deploy_name: str | None) -> None:
     if format_ not in FORMATS:
         raise ConfigError(f"--format is one of {', '.join(FORMATS)}, not {format_!r}.")
@@ -110,5 +100,7 @@ def _check(format_: str, deploy: str | None, deploy_name: str | None) -> None:
         raise ConfigError(f"--deploy can be ollama, not {deploy!r}.")
     if (deploy is None) != (deploy_name is None):
         raise ConfigError("--deploy and --deploy-name go together.")
-    if deploy is not None and _kind(format_, None)[0] != "gguf":
+    if deploy is not None and format_ not in _GGUF:
         raise ConfigError("Ollama takes GGUF: use --format gguf with --deploy.")
+    if deploy_name is not None:
+        check_name(deploy_name)

@@ -7,11 +7,19 @@ from typing import Annotated
 
 import typer
 
+from soup_tui.cli.options import given_path
+
 FORMATS = ("gguf", "gguf-lora", "onnx", "gptq", "awq", "bitnet", "tq1_0", "tensorrt")
 
 Model = Annotated[
     Path,
-    typer.Option("--model", "-m", metavar="PATH", help="Folder of a model or a LoRA adapter."),
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="PATH",
+        parser=given_path,
+        help="Folder of a model or a LoRA adapter.",
+    ),
 ]
 Format = Annotated[
     str, typer.Option("--format", "-f", metavar="FORMAT", help=f"{', '.join(FORMATS)}.")
@@ -31,18 +39,22 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="PATH",
+        parser=given_path,
         help="File or folder to make. [default: named after the model, here]",
     ),
 ]
 LlamaCpp = Annotated[
     Path | None,
-    typer.Option("--llama-cpp", metavar="DIR", help="Where llama.cpp's programs are."),
+    typer.Option(
+        "--llama-cpp", metavar="DIR", parser=given_path, help="Where llama.cpp's programs are."
+    ),
 ]
 Calibration = Annotated[
     Path | None,
     typer.Option(
         "--calibration-data",
         metavar="FILE",
+        parser=given_path,
         help="JSONL of prompts or chats for gptq and awq. [default: a small set]",
     ),
 ]
@@ -68,6 +80,7 @@ Base = Annotated[
     typer.Option(
         "--base",
         metavar="PATH",
+        parser=given_path,
         help="Base model of an adapter. [default: the one that adapter_config.json names]",
     ),
 ]
@@ -83,6 +96,7 @@ VerifyPrompts = Annotated[
     typer.Option(
         "--verify-prompts",
         metavar="FILE",
+        parser=given_path,
         help="Own prompts beside the fixed ones: a line of text each, or of JSON with prompt or"
         " messages.",
     ),
@@ -92,8 +106,9 @@ MaxKL = Annotated[
     typer.Option(
         "--max-kl",
         metavar="NATS",
-        help="Highest mean KL divergence from the source. [default: 0.001 at 16 bits, 0.01 at 8,"
-        " 0.05 at 5 and 6, 0.2 at 4]",
+        help="Highest mean KL divergence from the source. [default: 0.001 at 16 bits and more, 0.01"
+        " at 8, 0.05 for q6_k, 0.2 for q5_k_m, q5_0, q4_k_m and int4, 0.5 for q4_0, iq4_xs and"
+        " q3_k_m, 1.5 for q2_k]",
     ),
 ]
 Overwrite = Annotated[

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -35,8 +37,15 @@ def make_request(**fields: Any) -> ExportRequest:
     prompts = fields.pop("verify_prompts")
     read = () if prompts is None else read_prompts(prompts)
     command = ("soup", *sys.argv[1:])
-    try:
+    with usage():
         return ExportRequest(**fields, prompts=read, command=command)
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """Raises ConfigError: an export cannot be as the command line asks for it."""
+    try:
+        yield
     except ExportError as error:
         raise ConfigError(error.message, param=error.param) from error
 
@@ -55,17 +64,20 @@ def run_export(request: ExportRequest, *, as_lines: bool) -> ExportView:
 
     jobs = ExportJobs()
     signals: SimpleQueue[StopAsked] = SimpleQueue()
-    with stop_signals(signals), _display(as_lines) as display:
-        view = jobs.submit(request)
-        display.show(view)
-        while not view.state.is_final:
-            before = view.sequence
-            view = jobs.wait(view.id, before, _LOOK_S)
-            if view.sequence != before:
-                display.show(view)
-            if _asked(signals):
-                view = jobs.cancel(view.id)
-        jobs.stop()
+    with stop_signals(signals, hangup=True), _display(as_lines) as display:
+        try:
+            view = jobs.submit(request)
+            display.show(view)
+            while not view.state.is_final:
+                before = view.sequence
+                view = jobs.wait(view.id, before, _LOOK_S)
+                if view.sequence != before:
+                    display.show(view)
+                if _asked(signals):
+                    view = jobs.cancel(view.id)
+        finally:
+            # The terminal may be gone, and with it everything that is shown on it.
+            jobs.stop()
     if not as_lines:
         for note in view.notes:
             print(plain(f"note: {note}"), file=sys.stderr)

@@ -9,16 +9,22 @@ import typer
 
 from soup_engine.errors import ConfigError
 from soup_tui.cli.export_options import AsJson, Base, MaxKL, Overwrite, Verify, VerifyPrompts
-from soup_tui.cli.options import HelpOption
+from soup_tui.cli.options import HelpOption, given_path
 
 DTYPES = ("bfloat16", "float16", "float32")
 
 
 def merge(
     adapter: Annotated[
-        Path, typer.Option("--adapter", "-a", metavar="PATH", help="Folder of the LoRA adapter.")
+        Path,
+        typer.Option(
+            "--adapter", "-a", metavar="PATH", parser=given_path, help="Folder of the LoRA adapter."
+        ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to make.")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="DIR", parser=given_path, help="Folder to make."),
+    ],
     base: Base = None,
     dtype: Annotated[
         str | None,

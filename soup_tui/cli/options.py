@@ -33,6 +33,13 @@ HelpOption = Annotated[
 ]
 
 
+def given_path(text: str) -> Path:
+    """The path of an option, for ``typer.Option(parser=…)``: an empty one would be this folder."""
+    if not text.strip():
+        raise typer.BadParameter("a path cannot be empty.")
+    return Path(text)
+
+
 def show_help_without_command(context: typer.Context) -> None:
     """For the callback of a group of commands."""
     if context.invoked_subcommand is None:

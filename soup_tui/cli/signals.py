@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as entries of a queue."""
+"""Signals that ask the program to stop, as entries of a queue."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class StopAsked:
 
 
 @contextmanager
-def stop_signals(events: SimpleQueue[Any]) -> Iterator[None]:
-    """Put a ``StopAsked`` for every SIGINT and SIGTERM; the old handlers come back at the end.
+def stop_signals(events: SimpleQueue[Any], *, hangup: bool = False) -> Iterator[None]:
+    """Put a ``StopAsked`` for every SIGINT and SIGTERM, and with ``hangup`` for SIGHUP, too; the
+    old handlers come back at the end.
 
     A ``SimpleQueue``, because it may be put to while the same thread is inside its ``get``,
     which a handler that runs between two instructions does.
@@ -29,7 +30,10 @@ def stop_signals(events: SimpleQueue[Any]) -> Iterator[None]:
     def handle(number: int, _frame: FrameType | None) -> None:
         events.put(StopAsked(signal.Signals(number).name))
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hangup and hasattr(signal, "SIGHUP"):
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:

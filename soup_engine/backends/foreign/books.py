@@ -123,10 +123,18 @@ class ForeignBooks:
         self, sequence: Sequence, last: RequestOutput, arrival: Arrival | None
     ) -> RequestOutput:
         self.requests.close(sequence, last)
+        if not self._in_flight:
+            # An engine says nothing of the steps that it does not take.
+            self._latest.clear()
+            self._last_step = None
         if self._drafts is None:
             return last
         drafts = () if arrival is None or arrival.drafts is None else arrival.drafts
         return replace(last, drafts=self._drafts.record_answer(sequence.adapter, drafts))
+
+    @property
+    def _in_flight(self) -> bool:
+        return any(True for _ in self.requests)
 
     def _kv_usage(self) -> KVCacheUsage:
         facts = self._facts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from soup_engine.config import EngineConfig, SpeculativeConfig
@@ -14,6 +16,8 @@ LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """The highest ranks that vLLM can be set up for."""
 CACHED_ADAPTERS = 64
 """Adapters that vLLM keeps in host memory; one more makes it read another again from its copy."""
+
+EAGLE_KINDS = ("eagle3", "eagle")
 
 _KV_TYPES = {"bf16": "bfloat16", "f16": "float16", "fp8": "fp8"}
 _FLOAT_TYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
@@ -96,8 +100,8 @@ def kv_cache_dtype(kv_type: str | None, dtype: str, device: str) -> str:
     if device == "cpu" or kv_type not in _KV_TYPES:
         what = "vLLM on a CPU" if device == "cpu" else "vLLM"
         raise ConfigError(
-            f"{what} does not keep keys and values as {kv_type} beside weights in {dtype}: leave"
-            " --kv-cache-type out to keep them in the type of the weights"
+            f"{what} does not keep keys and values as {kv_type}: leave --kv-cache-type out to keep"
+            " them in the type of the weights"
             + ("." if device == "cpu" else ", or take fp8 for half of the memory."),
             param="kv_cache_type",
         )
@@ -138,9 +142,8 @@ def _lora(config: EngineConfig) -> dict[str, Any]:
 
 
 def _drafts(drafting: SpeculativeConfig) -> dict[str, Any]:
-    """A draft model's kind, EAGLE and its like included, vLLM tells from its configuration."""
     if drafting.draft_model is not None:
-        how: dict[str, Any] = {"model": drafting.draft_model}
+        how = {"model": drafting.draft_model, **_kind_of_draft(Path(drafting.draft_model))}
     elif drafting.ngram is not None:
         how = {
             "method": "ngram",
@@ -153,3 +156,15 @@ def _drafts(drafting: SpeculativeConfig) -> dict[str, Any]:
         "speculative_config": {**how, "num_speculative_tokens": drafting.num_tokens},
         "per_request_spec_decode_metrics": "detailed",
     }
+
+
+def _kind_of_draft(folder: Path) -> dict[str, Any]:
+    """EAGLE heads are told by their architecture. Of what only has a name (a hub id, an older head)
+    vLLM tells the kind itself, by that name, and takes all other models for plain ones."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        architectures = " ".join(config["architectures"]).lower()
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    found = next((kind for kind in EAGLE_KINDS if kind in architectures), None)
+    return {} if found is None else {"method": found}

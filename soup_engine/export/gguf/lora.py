@@ -24,6 +24,7 @@ from soup_engine.export.base_model import find_base
 from soup_engine.export.float_types import NUMPY_TYPES, to_float32
 from soup_engine.export.gguf.families import FAMILIES, find_family
 from soup_engine.export.gguf.family import Family, TensorRecipe, architecture_of
+from soup_engine.export.gguf.metadata import readable
 from soup_engine.export.gguf.model_check import check_model
 from soup_engine.export.gguf.request import GgufLoraRequest, GgufSummary
 from soup_engine.export.gguf.writer import (
@@ -151,8 +152,8 @@ def _matrices(family: Family, plan: AdapterPlan, alpha: float) -> Mapping[str, N
 
 def _write_metadata(writer: GGUFWriter, adapter: Path, base: Path, alpha: float) -> None:
     writer.add_type(gguf.GGUFType.ADAPTER)
-    writer.add_name(adapter.resolve().name)
+    writer.add_name(readable(adapter.resolve().name))
     writer.add_base_model_count(1)
-    writer.add_base_model_name(0, base.resolve().name)
+    writer.add_base_model_name(0, readable(base.resolve().name))
     writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
     writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, alpha)

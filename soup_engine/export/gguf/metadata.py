@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import gguf
@@ -27,10 +28,19 @@ def write_general(writer: GGUFWriter, model: Path, adapter: Path | None, report:
         metadata.name = model.name
     if adapter is not None:
         metadata.name = f"{metadata.name} {adapter.resolve().name}"
+    for field in dataclasses.fields(metadata):
+        value = getattr(metadata, field.name)
+        if isinstance(value, str):
+            setattr(metadata, field.name, readable(value))
     if metadata.size_label is None and parameters > 0:
         metadata.size_label = gguf.size_label(parameters, shared, expert, experts)
     writer.add_type(gguf.GGUFType.MODEL)
     metadata.set_gguf_meta_model(writer)
+
+
+def readable(text: str) -> str:
+    """A name of a folder as text that can be written; what is no UTF-8 becomes question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def write_tokenizer(writer: GGUFWriter, vocabulary: Vocabulary, chat_template: str | None) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -27,7 +28,7 @@ MEMORY_SHARE = 0.8
 
 _LOADING_ERRORS = (
     *(OSError, ValueError, KeyError, IndexError, ImportError),
-    *(RuntimeError, TypeError, AttributeError, ArithmeticError),
+    *(RuntimeError, TypeError, AttributeError, ArithmeticError, SafetensorError),
 )
 """What transformers raises over files that it can make nothing of."""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
-from soup_engine.export.request import ExportRequest
+from soup_engine.export.request import ExportRequest, format_and_type
 from soup_engine.plain_json import as_json
 from soup_engine.server.auth import require_admin_key
 from soup_engine.server.protocol.exports import ExportBody
@@ -78,11 +78,12 @@ def _export(body: ExportBody, state: ServerState) -> ExportRequest:
     paths = state.export_paths()
     source = paths.source(body.source)
     calibration = body.calibration
+    format_, quant = format_and_type(body.format, body.quant)
     return ExportRequest(
         source=source,
         target=paths.target(body.target),
-        format=cast(Any, body.format),
-        quant=body.quant,
+        format=cast(Any, format_),
+        quant=quant,
         base=paths.base(source, body.base),
         verify=body.verify,
         prompts=body.prompts(),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,3 +89,59 @@ def test_ternary_types_are_for_ternary_models(
     view = export(tiny_model("llama"), "t.gguf", format="gguf", quant="tq2_0")
     assert view.state is JobState.FAILED
     assert "was not trained to be ternary" in (view.error or "")
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ raise_exception('never') }}", "never"),
+        ("{% if %}", "Expected an expression"),
+        ("{{ ''.__class__.__mro__ }}", "is unsafe"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_named_before_anything_is_converted(
+    template: str,
+    reason: str,
+    export: Callable[..., ExportView],
+    gguf_model: TinyModel,
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(gguf_model("llama"), model)
+    (model / "chat_template.jinja").write_text(template)
+    view = export(model, "a.gguf", format="gguf", quant="f16")
+    assert view.state is JobState.FAILED
+    assert view.error is not None
+    assert reason in view.error
+    assert "--no-verify" in view.error
+    assert view.progress.stage == "checking the source"
+    assert export(model, "a.gguf", format="gguf", verify=False).state is JobState.SUCCEEDED
+
+
+def test_a_prompt_that_the_template_refuses_is_named(
+    export: Callable[..., ExportView], gguf_model: TinyModel, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(gguf_model("llama"), model)
+    refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
+    (model / "chat_template.jinja").write_text(refusal)
+    own = Prompt((Message("system", "Be brief."), Message("user", "Who are you?")))
+    view = export(model, "a.gguf", format="gguf", prompts=(own,))
+    assert "refuses the prompt 'Who are you?' (no system)" in (view.error or "")
+
+
+@pytest.mark.skipif(os.fsencode("\udcff") != b"\xff", reason="names are Unicode on that system")
+@pytest.mark.parametrize("format_", ["gguf", "merge", "gguf-lora"])
+def test_folders_need_not_be_called_by_unicode(
+    format_: str, export: Callable[..., ExportView], gguf_model: TinyModel, tmp_path: Path
+) -> None:
+    model = gguf_model("llama")
+    # PEFT cannot write to such a folder.
+    plain = make_adapter(model, tmp_path / "a", seed=1, r=4, target_modules=["q_proj"])
+    adapter = plain.rename(tmp_path / "a\udcff")
+    base = tmp_path / "b\udcff"
+    shutil.copytree(model, base)
+    view = export(adapter, "r\udcff", format=format_, base=base, verify=False)
+    assert view.state is JobState.SUCCEEDED, view.error
+    manifest = json.loads(Path(view.manifest or "").read_text())
+    assert manifest["source"]["folders"] == [str(adapter), str(base)]

@@ -31,6 +31,7 @@ def runtime(
 ) -> Runtime:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(adapter.parent)
+    Path("state.toml").write_text("version = 1\n")
     return start_server(api_key="user", admin_key="root")
 
 
@@ -147,6 +148,8 @@ def test_paths_stay_inside(
         ({"base": "none/base"}, 400, "export_error", "base"),
         ({"source": "base", "base": "base"}, 400, "export_error", "base"),
         ({"target": "adapter"}, 409, "export_conflict", "target"),
+        ({"target": "state.toml", "overwrite": True}, 409, "export_conflict", "target"),
+        ({"format": "bitnet", "quant": "q8_0"}, 400, "export_error", "quant"),
     ],
 )
 def test_wrong_values_are_refused_by_name(
@@ -181,4 +184,4 @@ def test_stopping_the_server_cancels(
     runtime.stop()
     (view,) = runtime.exports.views()
     assert view.state == "cancelled"
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()

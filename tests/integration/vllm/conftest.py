@@ -20,6 +20,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.processes import children
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 ADMIN_S = 60.0
@@ -85,11 +87,9 @@ class Served:
 
     def cores(self) -> list[int]:
         """Processes that it started, not counting the helper of multiprocessing."""
-        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        ids = {int(number) for path in children for number in path.read_text().split()}
         return [
             process_id
-            for process_id in sorted(ids)
+            for process_id in children(self.process.pid)
             if b"resource_tracker" not in Path(f"/proc/{process_id}/cmdline").read_bytes()
         ]
 

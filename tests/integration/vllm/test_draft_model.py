@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 def test_a_draft_model_drafts(serve: Callable[..., Any]) -> None:
     options = ("--speculative-decoding", "SmolLM2-135M-Instruct", "--spec-tokens", "3")
     served = serve("--backend", "vllm", *options)
-    answer = served.chat("Why is the sky blue?", max_tokens=32)
+    answer = served.chat("Why is the sky blue?", max_tokens=32, include_metrics=True)
     drafts = answer["metrics"]["speculative_decoding"]
     assert drafts["draft_acceptance_rate"] > 0.8
     figures = served.metrics()["speculation"]

@@ -6,10 +6,11 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.processes import children, runs
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
@@ -23,14 +24,15 @@ def served(serve: Callable[..., Any]) -> Any:
 
 
 def test_drafts_are_verified_and_counted(served: Any) -> None:
-    answer = served.chat(REPEATING, max_tokens=60, ignore_eos=True)
+    long: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "include_metrics": True}
+    answer = served.chat(REPEATING, **long)
     drafts = answer["metrics"]["speculative_decoding"]
     assert drafts["num_accepted_draft_tokens"] > 0
     figures = served.metrics()["speculation"]
     assert figures["method"] == "ngram"
     assert figures["accepted_tokens_total"] >= drafts["num_accepted_draft_tokens"]
     assert len(figures["accepted_tokens_by_position_total"]) == 4
-    worn = served.chat(REPEATING, adapter="pirate", max_tokens=60, ignore_eos=True)
+    worn = served.chat(REPEATING, adapter="pirate", **long)
     assert worn["metrics"]["speculative_decoding"]["num_spec_steps"] > 0
     with served.client() as client:
         exposed = client.get("/metrics", headers={"accept": "text/plain"}).text
@@ -77,17 +79,3 @@ def test_its_processes_do_not_outlive_a_killed_server(
     served.process.kill()
     served.process.wait()
     wait_until(lambda: not any(map(runs, below)), 10)
-
-
-def children(process_id: int) -> list[int]:
-    lists = Path(f"/proc/{process_id}/task").glob("*/children")
-    return [int(number) for path in lists for number in path.read_text().split()]
-
-
-def runs(process_id: int) -> bool:
-    """Whether a process is there and no zombie, as one is that nobody has asked about yet."""
-    try:
-        stat = Path(f"/proc/{process_id}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(") ")[2][0] != "Z"

@@ -17,7 +17,7 @@ from soup_engine.export.jobs import ExportJobs
 from soup_engine.export.progress import Silent
 from soup_engine.export.request import ExportRequest
 from soup_engine.export.source import Source
-from soup_engine.export.tensorrt import export_tensorrt
+from soup_engine.export.tensorrt import check_machine, export_tensorrt
 
 MISSING = "a_package_that_nobody_has"
 
@@ -117,9 +117,10 @@ def test_what_tensorrt_llm_is_asked_for(
     source = Source(model=plain_model)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DeviceError, match="no NVIDIA GPU here"):
-        export_tensorrt(request, source, tmp_path / "engine", tmp_path, Silent())
+        check_machine(request)
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
+    check_machine(request)
     package = tmp_path / "packages" / "tensorrt_llm" / "_tensorrt_engine"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").touch()
@@ -132,4 +133,23 @@ def test_what_tensorrt_llm_is_asked_for(
     assert asked == {"model": str(plain_model), "dtype": "bfloat16"}
     verified = ExportRequest(source=plain_model, target=tmp_path / "e", format="tensorrt")
     with pytest.raises(ExportUnsupportedError, match="--no-verify"):
-        export_tensorrt(verified, source, tmp_path / "e", tmp_path, Silent())
+        check_machine(verified)
+
+
+def test_without_a_gpu_nothing_is_installed_for_tensorrt(
+    plain_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    jobs = ExportJobs()
+    request = ExportRequest(
+        source=plain_model,
+        target=tmp_path / "engine",
+        format="tensorrt",
+        verify=False,
+        make_environment=True,
+    )
+    view = jobs.submit(request)
+    while not view.state.is_final:
+        view = jobs.wait(view.id, view.sequence, 30)
+    jobs.stop()
+    assert (view.state, view.error_code) == ("failed", "device_unavailable")

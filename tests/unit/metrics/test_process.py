@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,3 +29,18 @@ def test_without_proc_the_peak_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_
     now = process.resident_memory_bytes()
     monkeypatch.setattr(process, "_PROC", tmp_path)
     assert process.resident_memory_bytes() >= 0.9 * now
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_other_processes_count_with_all_below_them() -> None:
+    holding = "held = b'x' * (64 << 20); print(flush=True); input()"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {holding!r}])"
+    with subprocess.Popen(
+        [sys.executable, "-c", outer], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        alone, together = process.resident_memory_bytes(), process.resident_memory_bytes(other.pid)
+        other.communicate(b"\n")
+    assert together - alone > 64 << 20
+    assert process.resident_memory_bytes(other.pid) < together - (64 << 20)

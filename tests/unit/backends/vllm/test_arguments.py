@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,6 +95,23 @@ def test_what_drafts() -> None:
     }
     model = arguments(speculative=SpeculativeConfig(draft_model="d"))["speculative_config"]
     assert model == {"model": "d", "num_speculative_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "method"),
+    [
+        ("LlamaForCausalLMEagle3", "eagle3"),
+        ("EagleLlamaForCausalLM", "eagle"),
+        ("LlamaForCausalLM", None),
+    ],
+)
+def test_eagle_heads_are_told_by_their_architecture(
+    tmp_path: Path, architecture: str, method: str | None
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    drafting = SpeculativeConfig(draft_model=str(tmp_path))
+    said = arguments(speculative=drafting)["speculative_config"]
+    assert said.get("method") == method
 
 
 def test_how_an_answer_is_sampled() -> None:

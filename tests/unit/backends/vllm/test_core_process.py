@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from soup_engine.backends.vllm.core_process import CoreProcesses
+from tests.support.processes import runs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="vLLM runs on Linux")
 
@@ -102,12 +103,3 @@ def test_they_go_with_a_parent_that_is_killed_and_take_theirs_along(tmp_path: Pa
         assert runs(child) and runs(below)
         parent.kill()
     until(lambda: not runs(child) and not runs(below))
-
-
-def runs(process_id: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        stat = Path(f"/proc/{process_id}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(") ")[2][0] != "Z"

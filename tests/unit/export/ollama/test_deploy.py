@@ -15,8 +15,9 @@ from soup_engine.export.ollama.deployed import DeployedModels
 from tests.support.chat_templates import CHATML, GEMMA
 
 
-def save_gguf(path: Path, template: str | None) -> Path:
+def save_gguf(path: Path, template: str | None, kind: str = "model") -> Path:
     writer = GGUFWriter(path, "llama")
+    writer.add_type(kind)
     writer.add_token_list(["<s>", "</s>"])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
@@ -81,6 +82,30 @@ def test_templates_that_do_not_fit(ollama: Path, tmp_path: Path) -> None:
     assert deploy(Deployment(path=without, name="a", template="vicuna")).notes == ()
     (note,) = deploy(Deployment(path=own_kind, name="b", template="vicuna")).notes
     assert "otherwise than the model's own" in note
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ 'x' * 10**11 }}",
+        "{{ range(10**9) }}",
+        "{{ 9**9**9 }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+    ],
+)
+def test_a_hostile_template_does_no_harm(ollama: Path, tmp_path: Path, template: str) -> None:
+    path = save_gguf(tmp_path / "hostile.gguf", template)
+    with pytest.raises(ExportError, match="of its own kind: choose one of chatml"):
+        deploy(Deployment(path=path, name="me"))
+    assert list(ollama.iterdir()) == []
+
+
+def test_an_adapter_is_no_model(ollama: Path, tmp_path: Path) -> None:
+    path = save_gguf(tmp_path / "lora.gguf", None, kind="adapter")
+    with pytest.raises(ExportError, match="holds no model but an adapter"):
+        deploy(Deployment(path=path, name="me", template="chatml"))
+    assert list(ollama.iterdir()) == []
 
 
 def test_what_goes_wrong_is_said(
