@@ -19,6 +19,7 @@ RESERVED_TOKENS = 6
 """Of its context, that SGLang keeps from a prompt and its answer."""
 _FLOAT_TYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 _KV_TYPES = {"bf16": "bf16", "fp8": "fp8_e4m3"}
+STANDALONE = "STANDALONE"
 _EXCHANGE = {
     # It gets tokens and gives tokens, those of a step at a time.
     "skip_tokenizer_init": True,
@@ -58,6 +59,7 @@ def server_arguments(
         ConfigError: SGLang does not do what the settings ask for.
     """
     _check_device(config, device)
+    _check_drafts(config, draft_architecture)
     return {
         "model_path": model,
         "trust_remote_code": config.model.trust_remote_code,
@@ -86,8 +88,8 @@ def kv_cache_dtype(cache: CacheConfig, dtype: str, device: str) -> str:
     if device == "cpu" or kv_type not in _KV_TYPES:
         what = "SGLang on a CPU" if device == "cpu" else "SGLang"
         raise ConfigError(
-            f"{what} does not keep keys and values as {kv_type} beside weights in {dtype}: leave"
-            " --kv-cache-type out to keep them in the type of the weights"
+            f"{what} does not keep keys and values as {kv_type}: leave --kv-cache-type out to keep"
+            " them in the type of the weights"
             + ("." if device == "cpu" else ", or take fp8 for half of the memory."),
             param="kv_cache_type",
         )
@@ -103,7 +105,7 @@ def draft_algorithm(architecture: str) -> str:
         return "EAGLE"
     if "nextn" in name or "mtp" in name:
         return "NEXTN"
-    return "STANDALONE"
+    return STANDALONE
 
 
 def _check_device(config: EngineConfig, device: str) -> None:
@@ -126,6 +128,17 @@ def _check_device(config: EngineConfig, device: str) -> None:
         raise ConfigError(
             "On a CPU SGLang verifies drafts as if every request were greedy: leave"
             " --speculative-decoding, --ngram and --auto-spec out, or use --backend transformers.",
+            param="speculative_decoding",
+        )
+
+
+def _check_drafts(config: EngineConfig, architecture: str) -> None:
+    draft = config.speculative.draft_model
+    standalone = draft is not None and draft_algorithm(architecture) == STANDALONE
+    if standalone and config.lora.max_adapters:
+        raise ConfigError(
+            f"SGLang serves no adapters beside a plain draft model ({draft}): add --max-adapters"
+            " 0, or draft by --ngram or with an EAGLE head.",
             param="speculative_decoding",
         )
 

@@ -157,12 +157,8 @@ class SglangEngine:
         task.add_done_callback(self._background.discard)
 
     def _settings(self, device: str) -> dict[str, Any]:
-        description, drafting = self._description, self._config.speculative
+        description, draft = self._description, self._config.speculative.draft_model
         dtype = self._dtype(device)
-        architecture = ""
-        if drafting.draft_model is not None:
-            said, _ = PreTrainedConfig.get_config_dict(drafting.draft_model)
-            architecture = next(iter(said.get("architectures") or ()), "")
         return server_arguments(
             self._config,
             description.location.base,
@@ -171,7 +167,7 @@ class SglangEngine:
             context_limit=description.context_limit,
             modules=description.base_modules,
             kv_tokens=self._kv_tokens(device, dtype),
-            draft_architecture=architecture,
+            draft_architecture="" if draft is None else _architecture(draft),
         )
 
     def _dtype(self, device: str) -> str:
@@ -238,6 +234,15 @@ class SglangEngine:
             f"The context is {fits} of {self._wanted} tokens: SGLang keeps some for itself, or more"
             " does not fit into the memory for keys and values (--kv-cache-memory).",
         )
+
+
+def _architecture(draft: str) -> str:
+    """Of a draft model; "" where it does not say, and SGLang has to."""
+    try:
+        said, _ = PreTrainedConfig.get_config_dict(draft)
+    except OSError:
+        return ""
+    return str(next(iter(said.get("architectures") or ()), ""))
 
 
 def _nobody_listens(_report: object) -> None:

@@ -13,7 +13,6 @@ import socket
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -52,8 +51,7 @@ class SglangServer:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """Of the server and of everything below it."""
-        return () if self._process is None else _with_descendants(self._process.pid)
+        return () if self._process is None else (self._process.pid,)
 
     @property
     def ended(self) -> bool:
@@ -225,13 +223,3 @@ def _refusal(body: str) -> str:
         error = said.get("error_message") or said.get("error") or body
         said = error.get("message", body) if isinstance(error, dict) else error
     return one_line(f"SGLang refuses: {said}")
-
-
-def _with_descendants(process_id: int) -> tuple[int, ...]:
-    """Where /proc tells whose children are whose; else the process alone."""
-    found = [process_id]
-    for parent in found:
-        for path in Path(f"/proc/{parent}/task").glob("*/children"):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                found += map(int, path.read_text().split())
-    return tuple(found)

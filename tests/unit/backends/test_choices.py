@@ -60,7 +60,9 @@ def test_a_missing_package_comes_with_its_install_line() -> None:
 def test_a_flag_that_a_backend_lacks_names_one_that_has_it(
     param: str, settings: dict[str, Any]
 ) -> None:
-    with pytest.raises(ConfigError, match="needs --backend vllm; transformers") as refused:
+    with pytest.raises(
+        ConfigError, match="needs --backend vllm or sglang; transformers"
+    ) as refused:
         check_choice(config(**settings))
     assert refused.value.param == param
     check_choice(config(backend="vllm", **settings))
