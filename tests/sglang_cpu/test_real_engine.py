@@ -151,7 +151,7 @@ def test_a_client_that_leaves_is_aborted(served: Any, wait_until: Callable[..., 
     body = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
     with served.client() as client, client.stream("POST", "/v1/completions", json=body) as got:
         next(got.iter_lines())
-        assert served.metrics()["active_requests"] == 1
+        wait_until(lambda: served.metrics()["active_requests"] == 1, 5)
     wait_until(lambda: served.metrics()["active_requests"] == 0, 5)
     # SGLang would shut out others if it went on with it.
     assert served.text(PROMPTS[0])

@@ -51,6 +51,8 @@ class SglangEngine:
         self._server = SglangServer()
         self._steps = Steps(_nobody_listens)
         self._background: set[asyncio.Task[None]] = set()
+        self._loaded: set[str] = set()
+        self._loading = asyncio.Lock()
 
     @property
     def process_ids(self) -> tuple[int, ...]:
@@ -77,6 +79,8 @@ class SglangEngine:
         answer = self._steps.begin(sequence.num_prompt_tokens)
         ended = False
         try:
+            if adapter is not None:
+                await self._have(adapter)
             async with aclosing(self._server.answer(body)) as pieces:
                 async for piece in pieces:
                     arrived = arrival(
@@ -99,14 +103,11 @@ class SglangEngine:
         return DEAD if self._server.ended else None
 
     async def load_adapter(self, adapter: AdapterCopy) -> None:
-        asked = {"lora_name": adapter.name, "lora_path": str(adapter.folder)}
-        try:
-            await self._server.ask("/load_lora_adapter", asked)
-        except InvalidValueError as error:
-            raise AdapterInvalidError(error.message) from error
+        await self._have(adapter)
 
     async def unload_adapter(self, adapter: AdapterCopy) -> None:
-        if self.why_dead() is None:
+        if self.why_dead() is None and adapter.name in self._loaded:
+            self._loaded.remove(adapter.name)
             await self._server.ask("/unload_lora_adapter", {"lora_name": adapter.name})
 
     async def stop(self) -> None:
@@ -115,6 +116,23 @@ class SglangEngine:
         if self._server.ended:
             self._server.report()
         await self._server.stop()
+
+    async def _have(self, adapter: AdapterCopy) -> None:
+        """Let SGLang load an adapter that it does not have, as one that was loaded before it
+        died.
+
+        Raises:
+            AdapterInvalidError: it does not take it.
+        """
+        async with self._loading:
+            if adapter.name in self._loaded:
+                return
+            asked = {"lora_name": adapter.name, "lora_path": str(adapter.folder)}
+            try:
+                await self._server.ask("/load_lora_adapter", asked)
+            except InvalidValueError as error:
+                raise AdapterInvalidError(error.message) from error
+            self._loaded.add(adapter.name)
 
     def _request(
         self, name: str, sequence: Sequence, adapter: AdapterCopy | None

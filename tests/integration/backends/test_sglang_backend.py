@@ -227,6 +227,7 @@ async def test_a_server_that_dies_is_noticed_and_started_again(make: Make, tmp_p
     assert backend.snapshot().state == "failed"
     assert await asyncio.to_thread(backend.restart)
     assert tokens(await ask(backend, max_tokens=3)) == [5, 6, 7]
+    assert tokens(await ask(backend, adapter="a", max_tokens=3)) == [6, 7, 8]
     server = server_of(backend)
     await asyncio.to_thread(backend.stop)
     assert not runs(server)
