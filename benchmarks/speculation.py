@@ -8,14 +8,18 @@ over plain.
 workloads:
   copy   greedy answers that repeat a passage of their prompt, at one stream
   chat   ordinary sampled answers, at 1 and at 16 streams, where a lookup finds little
+  pair   a draft model out of the demo model's own layers, before and after it is distilled, by
+         the commands of this program alone (see benchmarks.draft_pair)
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import shlex
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from benchmarks import draft_pair
 from benchmarks.answers import RequestResult
 from benchmarks.client import Endpoint
 from benchmarks.command_line import (
@@ -48,6 +53,7 @@ from benchmarks.statistics import Ratio, median, ratio_of_medians
 from soup_engine.messages import DraftCounts
 from soup_engine.plain_json import from_json
 
+WORKLOADS = ("copy", "chat", "pair")
 NGRAM = 3
 COPY_GOAL = 1.3
 CHAT_GOAL = 0.97
@@ -283,7 +289,8 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--servers", type=names(("soup", "vllm")), default=("soup", "vllm"),
         help="soup, vllm or both with a comma (default: both)")  # fmt: skip
-    add("--workloads", type=names(("copy", "chat")), default=("copy", "chat"))
+    add("--workloads", type=names(WORKLOADS), default=WORKLOADS,
+        help="some of copy, chat and pair with commas (default: all)")  # fmt: skip
     add("--rounds", type=positive, help="turns of each (default: 3)")
     add("--draft", help="folder of a draft model to measure instead of lookups")
     add_common_options(made)
@@ -304,6 +311,24 @@ def starts_of(options: argparse.Namespace) -> list[Start]:
     return starts
 
 
+def make_pair(model: Path, *, quick: bool) -> str:
+    """What became of a draft model before and after it was distilled.
+
+    Raises:
+        BenchmarkError: a command failed.
+    """
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=RESULTS) as folder:
+        done = draft_pair.make_and_measure(
+            model,
+            Path(folder),
+            layers=draft_pair.LAYERS,
+            distilling=draft_pair.QUICK_DISTILLING if quick else draft_pair.DISTILLING,
+            measuring=draft_pair.QUICK_MEASURING if quick else (),
+        )
+    return f"### pair\n\n{draft_pair.table(done)}\n\n{draft_pair.sentences(done)}\n"
+
+
 async def run(options: argparse.Namespace, command: str) -> None:
     """Everything, printed and written.
 
@@ -314,7 +339,9 @@ async def run(options: argparse.Namespace, command: str) -> None:
     prompts = PromptMaker(model, options.seed)
     rounds = options.rounds or (1 if options.quick else 3)
     config = {"ngram": NGRAM} if options.draft is None else {"draft_model": options.draft}
-    for dtype in options.dtype:
+    if "pair" in options.workloads and "soup" in options.servers:
+        print(await asyncio.to_thread(make_pair, model, quick=options.quick), flush=True)
+    for dtype in options.dtype if {"copy", "chat"} & set(options.workloads) else ():
         starts = starts_of(options)
         rows: list[tuple[str, Workload, Measured]] = []
         async with fleet(starts, settings_of(options, model, dtype), prompts, LOGS) as running:

@@ -27,6 +27,13 @@ MAX_SPEC_TOKENS = 15
 MAX_NGRAM = 16
 
 
+AGREEMENT_FLOOR = 0.9
+"""Least share of the original's tokens that a version of a model puts, where one is chosen."""
+HUGGING_FACE = "hf"
+HUBS = (HUGGING_FACE, "modelscope", "modelers")
+"""Where models come from that are no folders."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Which model, and how its weights are held.
@@ -38,6 +45,7 @@ class ModelConfig:
         dtype: one of ``DTYPES``.
         max_model_len: most tokens of prompt and answer together.
         served_name: what clients call the model; the last part of the path by default.
+        hub: one of ``HUBS``, for ids.
     """
 
     path: str
@@ -47,8 +55,11 @@ class ModelConfig:
     max_model_len: int | None = None
     served_name: str | None = None
     trust_remote_code: bool = False
+    hub: str = HUGGING_FACE
 
     def __post_init__(self) -> None:
+        if self.hub not in HUBS:
+            raise ConfigError(f"hub is one of {', '.join(HUBS)}, not {self.hub!r}.", param="hub")
         if self.device is not None and not DEVICE_NAME.fullmatch(self.device):
             raise ConfigError(f"device is {DEVICES}, not {self.device!r}.", param="device")
         if self.dtype is not None and self.dtype not in DTYPES:
@@ -57,6 +68,11 @@ class ModelConfig:
             )
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError("max-model-len must be at least 2.", param="max_model_len")
+
+    @property
+    def name(self) -> str:
+        """What clients call the model."""
+        return self.served_name or self.path.rstrip("/\\").replace("\\", "/").split("/")[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ sentence that says what is wrong and, where there is one, what would work.
     │   ├── InsufficientMemoryError         503 insufficient_memory
     │   ├── AddressInUseError               503 address_in_use
     │   ├── StateFileError                  503 state_file_invalid
+    │   ├── PromptFileError                 503 prompt_file_invalid
+    │   ├── DraftError                      503 draft_invalid
     │   └── InsufficientDiskError           507 insufficient_disk
     ├── ConfigError                         400 invalid_config       (exit code 2 in the CLI)
     ├── RequestError                        400 invalid_request
@@ -109,6 +111,18 @@ class StateFileError(CannotRunError):
     """The file that keeps what was loaded at run time cannot be read or written."""
 
     code = "state_file_invalid"
+
+
+class PromptFileError(CannotRunError):
+    """A file of prompts cannot be read, or no line of it can be used."""
+
+    code = "prompt_file_invalid"
+
+
+class DraftError(CannotRunError):
+    """A draft cannot be made of, or for, or measured with this model."""
+
+    code = "draft_invalid"
 
 
 class InsufficientDiskError(CannotRunError):

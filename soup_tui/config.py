@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from soup_engine.config import (
+    AGREEMENT_FLOOR,
     MAX_NGRAM,
     MAX_SPEC_TOKENS,
     AdapterConfig,
@@ -29,6 +30,7 @@ from soup_tui.setting import (
     BOOLEAN,
     FOLDERS,
     INTEGER,
+    NAMES,
     NUMBER,
     PATH,
     TEXT,
@@ -108,6 +110,20 @@ class Settings(ModelSettings):
         "Most requests that wait; one more is answered with 429.",
         default=default_of(SchedulerConfig, "max_waiting"),
         low=1,
+    )
+    auto_quant: tuple[str, ...] = setting_field(
+        NAMES,
+        "Versions of the model, quantised in different ways: each is measured, and the fastest"
+        " served that answers like --model.",
+        default=(),
+        metavar="PATH …",
+    )
+    auto_quant_floor: float = setting_field(
+        NUMBER,
+        "Share of the tokens of --model's answers that such a version has to put, too.",
+        default=AGREEMENT_FLOOR,
+        low=0,
+        high=1,
     )
     adapters: tuple[tuple[str, Path], ...] = setting_field(
         FOLDERS,

@@ -6,17 +6,24 @@ handlers share, the application gets them as messages.
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from soup_tui.cli.table import aligned
 from soup_tui.config import Settings
 
 if TYPE_CHECKING:
     from soup_engine.backends.base import ProgressCallback
+    from soup_engine.config import EngineConfig
     from soup_engine.runtime import Runtime
+
+logger = logging.getLogger("soup_engine.auto_quant")
+"""Of the engine, so that what was measured stands in its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +80,40 @@ def open_runtime(settings: Settings, on_progress: ProgressCallback) -> Runtime:
         shipped = demo_adapters()
         served_name = served_name or DEMO_MODEL_NAME
     assert path is not None
+    config = settings.engine_config(path, served_name)
     from soup_engine.backends.factory import create_backend
     from soup_engine.runtime import Runtime
 
+    if settings.auto_quant:
+        config = _chosen_version(config, settings, on_progress)
     runtime = Runtime(
-        create_backend(settings.engine_config(path, served_name)),
+        create_backend(config),
         server,
         adapters=settings.adapter_config(shipped),
         restarts=settings.restart == "on-failure",
     )
     runtime.start(on_progress)
     return runtime
+
+
+def _chosen_version(
+    config: EngineConfig, settings: Settings, on_progress: ProgressCallback
+) -> EngineConfig:
+    """The configuration with the version of the model that is to be served; logs the table."""
+    from soup_engine.auto_quant import choose_version
+    from soup_engine.backends.factory import create_backend
+
+    choice = choose_version(
+        config, settings.auto_quant, settings.auto_quant_floor, create_backend, on_progress
+    )
+    for line in aligned(choice.rows()).splitlines():
+        logger.info("%s", line)
+    if choice.warning is not None:
+        logger.warning("%s", choice.warning)
+    # Clients call it what they would call the original.
+    name = config.model.name
+    model = dataclasses.replace(config.model, path=choice.path, base=None, served_name=name)
+    return dataclasses.replace(config, model=model)
 
 
 def launch(

@@ -10,6 +10,7 @@ from soup_engine.config import (
     DEVICES,
     DISTRIBUTED_EXECUTORS,
     DTYPES,
+    HUBS,
     KV_CACHE_TYPES,
     CacheConfig,
     EngineConfig,
@@ -143,6 +144,14 @@ class ModelSettings:
         metavar="NAME",
         default_text="the last part of its path",
     )
+    hub: str = setting_field(
+        TEXT,
+        "Where a model comes from that is no folder: hf (Hugging Face), modelscope or modelers,"
+        " each by its own library.",
+        default=default_of(ModelConfig, "hub"),
+        metavar="NAME",
+        choices=HUBS,
+    )
     trust_remote_code: bool = setting_field(
         BOOLEAN, "Run the Python code that comes with the model.", default=False
     )
@@ -159,6 +168,7 @@ class ModelSettings:
             max_model_len=self.max_model_len,
             served_name=served_name,
             trust_remote_code=self.trust_remote_code,
+            hub=self.hub,
         )
 
     def cache_config(self) -> CacheConfig:

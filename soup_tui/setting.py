@@ -60,6 +60,18 @@ def parse_folders(value: object) -> tuple[tuple[str, Path], ...]:
     return tuple((name, Path(folder)) for name, folder in pairs)
 
 
+def parse_names(value: object) -> tuple[str, ...]:
+    """Paths or ids of ``./one ./two`` (quoted as in a shell), or of a list.
+
+    Raises:
+        ValueError: it is neither, or one of them is empty.
+    """
+    names = list(value) if isinstance(value, list | tuple) else shlex.split(str(value))
+    if not names or not all(isinstance(n, str) and n.strip() and "\0" not in n for n in names):
+        raise ValueError(value)
+    return tuple(names)
+
+
 def _pair(item: object) -> tuple[str, str]:
     name, separator, folder = str(item).partition("=")
     if not separator:
@@ -94,6 +106,7 @@ FOLDERS = Kind(
     (str, list, dict),
     many=True,
 )
+NAMES = Kind("one path or more", "PATH", parse_names, (str, list), many=True)
 SIZE = Kind("a size such as 2GiB, 512M or a number of bytes", "SIZE", parse_size, (int, str))
 
 

@@ -117,10 +117,6 @@ class LoopBackend(ABC):
         scheduler = self._config.scheduler
         return scheduler.max_num_seqs + scheduler.max_waiting
 
-    def _served_name(self) -> str:
-        model = self._config.model
-        return model.served_name or model.path.rstrip("/\\").replace("\\", "/").split("/")[-1]
-
     def _known_identity(self) -> EngineIdentity:
         return known(self._identity)
 

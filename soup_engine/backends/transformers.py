@@ -227,7 +227,7 @@ class TransformersBackend(LoopBackend):
         source = self._config.model.path
         template_note = () if self.text.has_chat_template else (NO_CHAT_TEMPLATE,)
         return ModelInfo(
-            name=self._served_name(),
+            name=self._config.model.name,
             source=source,
             architecture=loaded.model.architecture,
             device=str(loaded.model.device),

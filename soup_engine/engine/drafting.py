@@ -160,4 +160,5 @@ def _draft_config(path: str, target: LoadedModel, model: ModelConfig) -> ModelCo
         device=str(target.model.device),
         dtype=dtype_name(target.model.dtype),
         trust_remote_code=model.trust_remote_code,
+        hub=model.hub,
     )

@@ -1,4 +1,4 @@
-"""Where a model is: in a folder, with the demo, on the hub, or in the hub's cache."""
+"""Where a model is: in a folder, with the demo, on a hub, or in the hub's cache."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import build_hf_headers, validate_repo_id
 
 from soup_engine.adapters.paths import CONFIG_FILE, WEIGHTS_FILE
-from soup_engine.config import ModelConfig
+from soup_engine.config import HUGGING_FACE, ModelConfig
 from soup_engine.errors import ConfigError, ModelLoadError, ModelPathError
 from soup_engine.model.demo import DEMO_MODEL_NAME, demo_model_path, ensure_demo_model
+from soup_engine.model.hubs import fetch
 from soup_engine.user_paths import is_file, is_folder, same_place
 
 Progress = Callable[[str, float | None], None]
@@ -50,28 +51,30 @@ def find_model(config: ModelConfig, progress: Progress) -> Location:
     """
     folder = Path(config.path)
     if not is_file(folder / CONFIG_FILE):
-        base = _find(config.path, progress)
+        base = _find(config.path, config, progress)
         if config.base is not None:
             raise ConfigError(
                 f"--base goes with a LoRA adapter, and {config.path} has no {CONFIG_FILE}.",
                 param="base",
             )
-        return Location(base=base, name=_called(base))
+        return Location(base=base, name=_called(base, config.path))
     if not is_file(folder / WEIGHTS_FILE):
         raise ModelPathError(
             f"{config.path} has no {WEIGHTS_FILE}; other weight files are not read."
         )
     if config.base is not None:
-        base = _find(config.base, progress)
+        named = config.base
+        base = _find(named, config, progress)
     else:
+        named = _named_base(folder / CONFIG_FILE)
         try:
-            base = _find(_named_base(folder / CONFIG_FILE), progress)
+            base = _find(named, config, progress)
         except ModelPathError as error:
             raise ModelPathError(
                 f"{error.message} {CONFIG_FILE} of {config.path} names it as the base: say with "
                 "--base where it is."
             ) from error
-    return Location(base=base, name=_called(base), adapter=config.path)
+    return Location(base=base, name=_called(base, named), adapter=config.path)
 
 
 def _named_base(described: Path) -> str:
@@ -84,7 +87,7 @@ def _named_base(described: Path) -> str:
     return base
 
 
-def _find(name: str, progress: Progress) -> str:
+def _find(name: str, config: ModelConfig, progress: Progress) -> str:
     """Folder or hub id of a model that is there."""
     if is_file(name):
         raise ModelPathError(f"{name} is a file; give the folder of a transformers model.")
@@ -100,6 +103,9 @@ def _find(name: str, progress: Progress) -> str:
         validate_repo_id(name)
     except HFValidationError as error:
         raise ModelPathError(f"There is no folder {name[:200]!r}.") from error
+    if config.hub != HUGGING_FACE:
+        progress(f"fetching {name} from {config.hub}", None)
+        return str(fetch(config.hub, name, code=config.trust_remote_code))
     progress(f"looking for {name} on the hub", None)
     return _find_on_hub(name)
 
@@ -129,5 +135,7 @@ def _find_on_hub(name: str) -> str:
     raise ModelPathError(f"There is no folder {name}, and {reason}.")
 
 
-def _called(base: str) -> str:
-    return DEMO_MODEL_NAME if same_place(base, demo_model_path()) else base
+def _called(base: str, named: str) -> str:
+    if same_place(base, demo_model_path()):
+        return DEMO_MODEL_NAME
+    return base if is_folder(named) else named

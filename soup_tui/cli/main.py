@@ -16,6 +16,7 @@ from soup_tui import __version__
 from soup_tui.cli import (
     adapters,
     deploy,
+    draft,
     export,
     llama,
     merge,
@@ -51,6 +52,7 @@ app.add_typer(adapters.app)
 for _command in (merge.merge, export.export, quantize.quantize):
     app.command(add_help_option=False)(_command)
 app.add_typer(deploy.app)
+app.add_typer(draft.app)
 app.command(add_help_option=False, context_settings=llama.CONTEXT)(llama.llama)
 
 

@@ -192,7 +192,7 @@ class ForeignBackend(LoopBackend):
         drafts_notes = () if self._drafts is None else self._drafts.notes
         created = int(time.time()) if self._model is None else self._model.created
         return ModelInfo(
-            name=self._served_name(),
+            name=self._config.model.name,
             source=self._config.model.path,
             architecture=described.architecture,
             device=facts.device,

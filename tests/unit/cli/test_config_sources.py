@@ -230,6 +230,7 @@ def test_every_setting_has_a_variable() -> None:
         base = {} if name in ("model", "demo", "base", "attach") else {"model": "x"}
         if name == "base":
             base = {"model": "x"}
-        value = {"max_tokens_limit": "600", "backend": "vllm", "gpu_memory": "0.5"}.get(name, value)
+        shares = dict.fromkeys(("gpu_memory", "auto_quant_floor"), "0.5")
+        value = {"max_tokens_limit": "600", "backend": "vllm", **shares}.get(name, value)
         settings = resolve(base, {variable_name(name): value})
         assert getattr(settings, name) == about.convert(value), name

@@ -12,6 +12,7 @@ from soup_engine.draft.registry import (
     read_drafts,
     register_draft,
     registered_draft,
+    remove_draft,
 )
 
 
@@ -107,3 +108,30 @@ def test_small_and_unknown_models_have_none() -> None:
     assert family_draft("Qwen/Qwen3-1.7B", 1_700_000_000) is None
     assert family_draft("gpt2", 10**12) is None
     assert family_draft("Llama-3.2-1B", 10**12) is None
+
+
+def test_what_was_measured_is_kept_with_the_pair(tmp_path: Path) -> None:
+    file = tmp_path / "drafts.json"
+    target, draft = make_model(tmp_path / "target"), make_model(tmp_path / "draft")
+    made = register_draft(target, draft, file, acceptance_before=0.02, acceptance_after=0.4)
+    assert read_drafts(file) == (made,)
+    assert (made.target_path, made.acceptance_before, made.acceptance_after) == (target, 0.02, 0.4)
+    assert made.there
+    # What an earlier release wrote, or somebody else, is read as far as it goes.
+    entry = {"target": made.target, "draft": str(draft), "made_at": "yesterday", "target_path": 3}
+    file.write_text(json.dumps({"drafts": [entry]}))
+    assert registered_draft(target, file) == draft
+    (pair,) = read_drafts(file)
+    assert (pair.made_at, pair.target_path, pair.acceptance_after) == (None, None, None)
+
+
+def test_a_pair_is_forgotten_and_its_files_stay(tmp_path: Path) -> None:
+    file = tmp_path / "drafts.json"
+    draft = make_model(tmp_path / "draft")
+    for name in ("one", "other"):
+        register_draft(make_model(tmp_path / name, name.encode()), draft, file)
+    kept = register_draft(make_model(tmp_path / "third", b"3"), make_model(tmp_path / "d"), file)
+    assert remove_draft(tmp_path / "elsewhere", file) is False
+    assert remove_draft(draft, file) is True
+    assert read_drafts(file) == (kept,)
+    assert (draft / "model.safetensors").is_file()
