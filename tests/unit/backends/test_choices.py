@@ -39,10 +39,11 @@ def test_a_backend_that_is_no_more_is_refused_with_what_to_use() -> None:
         config(backend="tgi")
 
 
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
 @pytest.mark.usefixtures("not_installed")
-def test_a_missing_package_comes_with_its_install_line() -> None:
+def test_a_missing_package_comes_with_its_install_line(name: str) -> None:
     with pytest.raises(MissingPackageError, match="python -m pip install"):
-        check_choice(config(backend="vllm"))
+        check_choice(config(backend=name))
     check_choice(config())
 
 
