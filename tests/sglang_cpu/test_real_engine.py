@@ -150,7 +150,9 @@ def test_the_last_tokens_of_the_context_are_there(served: Any) -> None:
 def test_a_client_that_leaves_is_aborted(served: Any, wait_until: Callable[..., None]) -> None:
     body = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
     with served.client() as client, client.stream("POST", "/v1/completions", json=body) as got:
-        next(got.iter_lines())
+        # Whoever drops the iterator leaves.
+        lines = got.iter_lines()
+        next(lines)
         wait_until(lambda: served.metrics()["active_requests"] == 1, 5)
     wait_until(lambda: served.metrics()["active_requests"] == 0, 5)
     # SGLang would shut out others if it went on with it.
