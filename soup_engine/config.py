@@ -16,7 +16,7 @@ DEVICES = "cuda, cuda:N, mps or cpu"
 DEVICE_NAME = re.compile(r"cuda(:\d{1,3})?|mps|cpu")
 DTYPES = ("bfloat16", "float16", "float32")
 KV_CACHE_TYPES = ("bf16", "f16", "f32", "q8_0", "fp8")
-BACKENDS = ("transformers", "vllm", "gguf")
+BACKENDS = ("transformers", "vllm", "sglang", "gguf")
 RETIRED_BACKENDS = {
     "mii": "DeepSpeed-MII is no longer maintained (its last release is of 2025-03): use --backend"
     " vllm, which serves the models that it served, or --backend transformers.",

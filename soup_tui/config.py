@@ -47,8 +47,18 @@ RESTARTS = ("never", "on-failure")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-_MAX_SEQS = {"transformers": default_of(SchedulerConfig, "max_num_seqs"), "vllm": 256, "gguf": 8}
-_MAX_RANK = {"transformers": default_of(LoRAConfig, "max_rank"), "vllm": 32, "gguf": 256}
+_MAX_SEQS = {
+    "transformers": default_of(SchedulerConfig, "max_num_seqs"),
+    "vllm": 256,
+    "sglang": 256,
+    "gguf": 8,
+}
+_MAX_RANK = {
+    "transformers": default_of(LoRAConfig, "max_rank"),
+    "vllm": 32,
+    "sglang": 32,
+    "gguf": 256,
+}
 
 
 def _by_backend(values: Mapping[str, int]) -> str:
@@ -143,13 +153,13 @@ class Settings(ModelSettings):
     max_adapters: int = setting_field(
         INTEGER,
         "Most different adapters in one step; requests for more take turns. Any number can be"
-        " loaded; 0 loads none, which is faster with the backend vllm.",
+        " loaded; 0 loads none, which is faster with the backends vllm and sglang.",
         default=default_of(LoRAConfig, "max_adapters"),
         low=0,
     )
     max_lora_rank: int | None = setting_field(
         INTEGER,
-        "Highest rank of an adapter; the backend vllm keeps memory for that rank.",
+        "Highest rank of an adapter; the backends vllm and sglang keep memory for that rank.",
         low=1,
         default_text=_by_backend(_MAX_RANK),
     )

@@ -59,7 +59,8 @@ class ModelSettings:
     )
     backend: str | None = setting_field(
         TEXT,
-        f"What computes: {', '.join(BACKENDS)}; all but the first are packages of their own.",
+        f"What computes: {', '.join(BACKENDS[:-1])} or {BACKENDS[-1]}; all but the first are"
+        " packages of their own.",
         metavar="NAME",
         default_text=f"gguf for a {SUFFIX} file, else {default_of(EngineConfig, 'backend')}",
     )
@@ -107,34 +108,34 @@ class ModelSettings:
     )
     gpu_memory: float | None = setting_field(
         NUMBER,
-        "Share of a GPU's memory for weights, keys and values (backend vllm).",
+        "Share of a GPU's memory for weights, keys and values (backends vllm, sglang).",
         low=0,
         high=1,
         default_text="0.9",
     )
     tensor_parallel: int = setting_field(
         INTEGER,
-        "GPUs that each layer is cut over (backend vllm).",
+        "GPUs that each layer is cut over (backends vllm, sglang).",
         also="--tp",
         default=default_of(ParallelConfig, "tensor"),
         low=1,
     )
     pipeline_parallel: int = setting_field(
         INTEGER,
-        "Groups of GPUs that hold one stretch of layers each (backend vllm).",
+        "Groups of GPUs that hold one stretch of layers each (backends vllm, sglang).",
         default=default_of(ParallelConfig, "pipeline"),
         low=1,
     )
     data_parallel: int = setting_field(
         INTEGER,
-        "Copies of the model, which share the requests (backend vllm).",
+        "Copies of the model, which share the requests (backends vllm, sglang).",
         default=default_of(ParallelConfig, "data"),
         low=1,
     )
     distributed_executor: str | None = setting_field(
         TEXT,
         f"What runs the processes of several GPUs: {' or '.join(DISTRIBUTED_EXECUTORS)}, which"
-        " spans hosts (backend vllm).",
+        " spans hosts (backends vllm, sglang).",
         metavar="NAME",
         choices=DISTRIBUTED_EXECUTORS,
     )

@@ -68,6 +68,21 @@ CHOICES: Mapping[str, BackendChoice] = MappingProxyType(
                 package="xllamacpp",
                 install="python -m pip install 'soup-workbench[gguf]'",
             ),
+            BackendChoice(
+                name="sglang",
+                capabilities=BackendCapabilities(
+                    seed=False,
+                    adapters=True,
+                    speculation=True,
+                    parallel=True,
+                    gpu_memory=True,
+                    without_adapters=True,
+                    kv_cache_types=("bf16", "f16", "f32", "fp8"),
+                ),
+                package="sglang",
+                install="python -m pip install sglang==0.5.23 on a machine with a GPU, in an"
+                " environment of its own",
+            ),
         )
     }
 )

@@ -23,6 +23,10 @@ def create_backend(config: EngineConfig) -> Backend:
         from soup_engine.backends.gguf.backend import gguf_backend
 
         return gguf_backend(config)
+    if config.backend == "sglang":
+        from soup_engine.backends.sglang.backend import sglang_backend
+
+        return sglang_backend(config)
     from soup_engine.backends.transformers import TransformersBackend
 
     return TransformersBackend(config)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 from soup_engine.adapters.peft_format import AdapterSpec
 from soup_engine.backends.base import BackendCapabilities
 from soup_engine.backends.choices import CHOICES
 from soup_engine.backends.foreign.backend import ForeignBackend
+from soup_engine.backends.foreign.drafts_asked import find_drafts
 from soup_engine.backends.vllm.engine import VllmEngine
 from soup_engine.config import EngineConfig, SpeculativeConfig
-from soup_engine.draft.families import family_draft
-from soup_engine.draft.registry import registered_draft
 from soup_engine.errors import AdapterInvalidError, UnsupportedModelError
-from soup_engine.model.location import find_model
 from soup_engine.model.model_files import ModelDescription
 
 _OURS = "the backend transformers serves it"
@@ -43,24 +40,7 @@ class VllmMaker:
     def resolve_drafts(
         self, config: EngineConfig, description: ModelDescription
     ) -> tuple[SpeculativeConfig, tuple[str, ...]]:
-        drafting, model = config.speculative, config.model
-        path, notes = drafting.draft_model, []
-        if path is None and drafting.auto:
-            registered = registered_draft(Path(model.path))
-            path = family_draft(model.path, description.num_parameters)
-            path = path if registered is None else str(registered)
-            if path is None:
-                notes.append(
-                    f"No draft is registered for {model.path}, and its family has none that is"
-                    " known and small enough."
-                )
-        if path is None:
-            return dataclasses.replace(drafting, auto=False), tuple(notes)
-        if drafting.ngram is not None:
-            notes.append("A draft model and n-gram lookup are both set; the draft model is used.")
-        place = dataclasses.replace(model, path=path, base=None)
-        found = find_model(place, lambda _stage, _share: None).base
-        return dataclasses.replace(drafting, draft_model=found), tuple(notes)
+        return find_drafts(config, description)
 
     def make(self, config: EngineConfig, description: ModelDescription) -> VllmEngine:
         """Raises UnsupportedModelError: the model is an adapter, to be merged."""

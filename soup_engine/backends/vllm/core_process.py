@@ -21,12 +21,12 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
 
+from soup_engine.backends.foreign.output_lines import KEPT_LINES, last_error
 from soup_engine.backends.vllm import child
 from soup_engine.errors import CannotRunError
 
 logger = logging.getLogger(__name__)
 
-_KEPT_LINES = 100
 _SCRIPT = """#!/bin/sh
 exec {python} {program} {output} "$@"
 """
@@ -41,7 +41,7 @@ class CoreProcesses:
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="soup-vllm-")
-        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         pipe = Path(self._folder.name, "output")
         os.mkfifo(pipe, 0o600)
         self._script = Path(self._folder.name, "python")
@@ -78,12 +78,7 @@ class CoreProcesses:
 
     def last_error(self) -> str | None:
         """What the last exception said that was written, in one line."""
-        for line in reversed(self._lines):
-            name, colon, message = line.partition(": ")
-            plain = name.rpartition(" ")[2].rpartition(".")[2]
-            if colon and plain.endswith(("Error", "Exception")) and message:
-                return message
-        return None
+        return last_error(self._lines)
 
     def report(self) -> None:
         """Log what was written last: something went wrong."""

@@ -18,6 +18,7 @@ from soup_engine.backends.foreign.engine import (
     EngineFacts,
     ReportStep,
 )
+from soup_engine.backends.foreign.output_lines import one_line
 from soup_engine.backends.vllm.arguments import engine_arguments
 from soup_engine.backends.vllm.core_process import CoreProcesses
 from soup_engine.backends.vllm.sampling import sampling_arguments
@@ -96,7 +97,7 @@ class VllmEngine:
             self._processes.report()
             logger.exception("vLLM did not start")
             reason = self._processes.last_error() or str(error)
-            raise ModelLoadError(f"vLLM did not start: {_one_line(reason)}") from error
+            raise ModelLoadError(f"vLLM did not start: {one_line(reason)}") from error
         on_progress("warming up", None)
         await self._warm_up()
         return self._facts(device, current_platform.get_device_name())
@@ -131,7 +132,7 @@ class VllmEngine:
         except EngineDeadError as error:
             raise EngineStoppedError(_DEAD) from error
         except VLLMClientError as error:
-            raise InvalidValueError(f"vLLM refuses the request: {_one_line(str(error))}") from error
+            raise InvalidValueError(f"vLLM refuses the request: {one_line(str(error))}") from error
         except EngineGenerateError as error:
             logger.error("vLLM failed at a request", exc_info=error)
             raise EngineStepError("vLLM failed at this request; the log says why.") from error
@@ -147,7 +148,7 @@ class VllmEngine:
             if self.why_dead() is not None:
                 raise EngineStoppedError(_DEAD) from error
             raise AdapterInvalidError(
-                f"vLLM does not take the adapter: {_one_line(str(error))}"
+                f"vLLM does not take the adapter: {one_line(str(error))}"
             ) from error
         if not loaded:
             raise AdapterInvalidError("vLLM does not take the adapter, and does not say why.")
@@ -254,7 +255,7 @@ def _import_vllm() -> None:
         import vllm  # noqa: F401
     except ImportError as error:
         raise MissingPackageError(
-            f"vLLM is installed and cannot be loaded: {_one_line(str(error))}"
+            f"vLLM is installed and cannot be loaded: {one_line(str(error))}"
         ) from error
 
 
@@ -313,9 +314,3 @@ def _drafts(metrics: Any) -> tuple[DraftedTokens, ...]:
         )
         if drafted
     )
-
-
-def _one_line(text: str) -> str:
-    """The start of somebody else's message, as a sentence."""
-    line = " ".join(text.split())[:300]
-    return line if line.endswith((".", "!", "?")) else f"{line}."

@@ -39,10 +39,11 @@ def test_a_backend_that_is_no_more_is_refused_with_what_to_use() -> None:
         config(backend="tgi")
 
 
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
 @pytest.mark.usefixtures("not_installed")
-def test_a_missing_package_comes_with_its_install_line() -> None:
+def test_a_missing_package_comes_with_its_install_line(name: str) -> None:
     with pytest.raises(MissingPackageError, match="python -m pip install"):
-        check_choice(config(backend="vllm"))
+        check_choice(config(backend=name))
     check_choice(config())
 
 
@@ -60,7 +61,9 @@ def test_a_missing_package_comes_with_its_install_line() -> None:
 def test_a_flag_that_a_backend_lacks_names_one_that_has_it(
     param: str, settings: dict[str, Any]
 ) -> None:
-    with pytest.raises(ConfigError, match="needs --backend vllm; transformers") as refused:
+    with pytest.raises(
+        ConfigError, match="needs --backend vllm or sglang; transformers"
+    ) as refused:
         check_choice(config(**settings))
     assert refused.value.param == param
     check_choice(config(backend="vllm", **settings))

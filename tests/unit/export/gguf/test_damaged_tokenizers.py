@@ -48,7 +48,7 @@ def test_no_tokenizer_is_an_accident(family: str, file: str, tmp_path: Path) -> 
             except SoupError as error:
                 assert error.message.endswith(".")
             tried += 1
-    assert tried > 100
+    assert tried > len(JUNK)
 
 
 @pytest.mark.parametrize("content", ['{"a": 1}', '{"model": 5}', '{"model": null}'])

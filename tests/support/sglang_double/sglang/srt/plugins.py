@@ -1,0 +1,5 @@
+"""Plugins of SGLang."""
+
+
+def load_plugins() -> None:
+    """The double has none."""
