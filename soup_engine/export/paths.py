@@ -68,7 +68,7 @@ class ExportPaths:
             raise ExportError(f"The base {shown(name)} is not a folder here.", param="base")
         folder = resolve_model(Path(name), "base")
         if Path(name).is_dir():
-            self.source(str(folder), "base")
+            self.source(str(folder), "source" if base is None else "base")
         return folder
 
     def file(self, path: str, param: str) -> Path:
