@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -67,8 +67,10 @@ class CoreProcesses:
     @contextmanager
     def started_here(self) -> Iterator[None]:
         """Processes that multiprocessing spawns meanwhile are vLLM's."""
-        # The helper of multiprocessing itself is to be started as ever.
-        resource_tracker.ensure_running()
+        # The helper of multiprocessing itself is to be started as ever. It inherits the standard
+        # error, for which an application that draws in the terminal has something without a file.
+        with redirect_stderr(sys.__stderr__):
+            resource_tracker.ensure_running()
         before = multiprocessing.spawn.get_executable()
         multiprocessing.set_executable(str(self._script))
         try:

@@ -21,6 +21,7 @@ from tests.support.processes import runs
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="vLLM runs on Linux")
 
 WAIT_S = 20.0
+ROOT = Path(__file__).parents[4]
 FAMILY = """
 import multiprocessing, sys, time
 from soup_engine.backends.vllm.core_process import CoreProcesses
@@ -38,6 +39,25 @@ below = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 with open({written!r}, "w") as file:
     file.write(str(below.pid))
 time.sleep(60)
+"""
+
+
+DRAWN = """
+import io, multiprocessing, sys
+from soup_engine.backends.vllm.core_process import CoreProcesses
+
+class Captured(io.StringIO):
+    def fileno(self):
+        return -1
+
+sys.stderr = Captured()  # as Textual has it while it draws
+processes = CoreProcesses()
+with processes.started_here():
+    child = multiprocessing.get_context("spawn").Process(target=exec, args=("",))
+    child.start()
+child.join()
+processes.close()
+print(child.exitcode, sys.stderr.getvalue())
 """
 
 
@@ -103,3 +123,11 @@ def test_they_go_with_a_parent_that_is_killed_and_take_theirs_along(tmp_path: Pa
         assert runs(child) and runs(below)
         parent.kill()
     until(lambda: not runs(child) and not runs(below))
+
+
+def test_they_start_under_an_application_that_draws() -> None:
+    command = [sys.executable, "-c", DRAWN]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+    )
+    assert (done.stdout, done.returncode) == ("0 \n", 0), done.stderr
