@@ -84,14 +84,16 @@ def plan_adapter(
 def _modules_of(base: Mapping[str, TensorSpec]) -> Mapping[str, BaseModule]:
     """The modules of a model that have weights, as far as their tensors tell."""
     modules: dict[str, BaseModule] = {}
+    # A head that is tied to the embedding has no tensor of its own.
+    tied = HEAD not in base
     for name, spec in base.items():
         module, _, parameter = name.rpartition(".")
         if parameter == "weight":
             embedding, linear = name.endswith(EMBEDDINGS), len(spec.shape) == 2
             kind: ModuleKind = "embedding" if embedding else "linear" if linear else "other"
-            modules[module] = BaseModule(kind=kind, head=name == HEAD)
-    # A head that is tied to the embedding has no tensor of its own.
-    modules.setdefault(HEAD.rpartition(".")[0], BaseModule(kind="linear", head=True))
+            modules[module] = BaseModule(kind=kind, head=name == HEAD, tied=embedding and tied)
+    head = BaseModule(kind="linear", head=True, tied=tied)
+    modules.setdefault(HEAD.rpartition(".")[0], head)
     return modules
 
 

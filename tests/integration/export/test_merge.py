@@ -14,7 +14,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from soup_engine.errors import ExportError, ExportSourceError
+from soup_engine.errors import AdapterInvalidError, ExportError, ExportSourceError
 from soup_engine.export.merge import MergeRequest, merge_adapter
 from soup_engine.export.progress import Cancelled, Silent
 from tests.support.adapters import make_adapter
@@ -254,3 +254,16 @@ def test_refusals(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(ExportSourceError, match=r"gptq.*--base"):
         merge(adapter, quantised, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
+
+
+def test_tensors_that_the_configuration_does_not_name_are_refused(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """PEFT would pass over them."""
+    base = tiny_model("llama")
+    adapter = make_adapter(base, tmp_path / "a", seed=1, r=4, target_modules=["q_proj", "up_proj"])
+    described = adapter / "adapter_config.json"
+    config = json.loads(described.read_text()) | {"target_modules": ["q_proj"]}
+    described.write_text(json.dumps(config))
+    with pytest.raises(AdapterInvalidError, match=r"up_proj.* does not name"):
+        merge(adapter, base, tmp_path / "merged")
