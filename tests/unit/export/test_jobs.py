@@ -113,7 +113,7 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(
         (plain_model, None, "there is nothing to merge."),
         (tmp_path / "empty", None, "is neither a model"),
         (tmp_path / "none", None, "There is no folder"),
-        (adapter, tmp_path / "none", "Give its folder as base."),
+        (adapter, tmp_path / "none", "Give its folder as base (--base)."),
         (plain_model, plain_model, "A base goes with an adapter"),
     ):
         request = merge_request(source, tmp_path / "merged", base=base)
