@@ -1,6 +1,6 @@
 """Real servers over vLLM, on real ports, with the real demo model.
 
-They need vLLM, which does not live beside this program's other packages: ``.ci/run`` makes an
+They need vLLM, which does not live beside this program's other packages: ``.ci/vllm`` makes an
 environment for it and runs these tests there.
 """
 
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 ADMIN_S = 60.0
 ELSEWHERE = (
-    "vLLM is not installed here; .ci/run makes an environment that has it and runs these tests"
+    "vLLM is not installed here; .ci/vllm makes an environment that has it and runs these tests"
     " there"
 )
 
