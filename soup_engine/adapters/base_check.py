@@ -86,6 +86,15 @@ def _check_names(spec: AdapterSpec, base_modules: Mapping[str, BaseModule]) -> N
     raise AdapterInvalidError(f"{share} in the base model: {_few([*hints, *unknown[MAX_NAMED:]])}.")
 
 
+def check_rank(spec: AdapterSpec, highest: int) -> None:
+    """Raises AdapterInvalidError: a module has a higher rank."""
+    if spec.max_rank > highest:
+        raise AdapterInvalidError(
+            f"The adapter has rank {spec.max_rank}; the highest accepted here is "
+            f"{highest} (max-lora-rank)."
+        )
+
+
 def check_targets(spec: AdapterSpec, base_modules: Mapping[str, BaseModule]) -> None:
     """Compare the modules that have tensors with those that the configuration names.
 

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import torch
 
-from soup_engine.adapters.base_check import BaseModule, check_against_base
+from soup_engine.adapters.base_check import BaseModule, check_against_base, check_rank
 from soup_engine.adapters.peft_format import AdapterSpec, read_adapter, read_weights
 from soup_engine.adapters.registry import AdapterRegistry
+from soup_engine.backends.adapter_ticket import load_ticket
 from soup_engine.errors import (
-    AdapterError,
-    AdapterInvalidError,
     EngineSleepingError,
     ModelLoadError,
 )
@@ -109,8 +108,7 @@ class AdapterLoader:
     def _load(
         self, sites: AdapterSites, name: str, path: Path, *, origin: str, replace: bool
     ) -> AdapterView:
-        ticket = self.registry.begin_load(name, path, origin=origin, replace=replace)
-        try:
+        with load_ticket(self.registry, name, path, origin=origin, replace=replace) as ticket:
             spec = read_adapter(path)
             warnings = self._check(spec, sites)
             weights, loaded = self.registry.reserve(ticket, spec)
@@ -124,12 +122,6 @@ class AdapterLoader:
                         sites.dtype,
                     )
                 self._host.add(weights, adapter)
-        except AdapterError as error:
-            self.registry.fail_load(ticket, error.message)
-            raise
-        except BaseException as error:
-            self.registry.fail_load(ticket, f"It could not be loaded ({type(error).__name__}).")
-            raise
         return self.registry.finish_load(ticket, warnings=warnings)
 
     def unload(self, name: str, *, origin: str | None = None) -> AdapterView:
@@ -141,11 +133,7 @@ class AdapterLoader:
         return self.registry.unload(name, origin=origin)
 
     def _check(self, spec: AdapterSpec, sites: AdapterSites) -> tuple[str, ...]:
-        if spec.max_rank > self._max_rank:
-            raise AdapterInvalidError(
-                f"The adapter has rank {spec.max_rank}; the highest accepted here is "
-                f"{self._max_rank} (max-lora-rank)."
-            )
+        check_rank(spec, self._max_rank)
         warnings = check_against_base(spec, self._base_modules, served=self._served)
         sites.check(spec)
         return warnings

@@ -9,7 +9,8 @@ from pathlib import Path
 from soup_engine.adapters.peft_format import read_adapter
 from soup_engine.adapters.registry import AdapterRegistry
 from soup_engine.adapters.weights import SharedWeights
-from soup_engine.errors import AdapterError, EngineSleepingError
+from soup_engine.backends.adapter_ticket import load_ticket
+from soup_engine.errors import EngineSleepingError
 from soup_engine.messages import AdapterView
 
 
@@ -40,12 +41,8 @@ class FakeAdapters:
             raise EngineSleepingError(
                 "The engine is asleep and loads no adapters; POST /wake_up wakes it."
             )
-        ticket = self.registry.begin_load(name, path, origin=origin, replace=replace)
-        try:
+        with load_ticket(self.registry, name, path, origin=origin, replace=replace) as ticket:
             weights, loaded = self.registry.reserve(ticket, read_adapter(path))
-        except AdapterError as error:
-            self.registry.fail_load(ticket, error.message)
-            raise
         if not loaded:
             time.sleep(self._load_s)
             self.resident.add(weights.weights_id)

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 
 from soup_engine.config import SpeculativeConfig
 from soup_engine.draft.acceptance import AcceptanceTally
 from soup_engine.draft.break_even import modelled_speedup
 from soup_engine.draft.controller import AdapterState, DraftController
+from soup_engine.draft.intervals import DraftIntervals
 from soup_engine.messages import DraftCounts
-from soup_engine.metrics.snapshot import (
-    SPECULATION_INTERVAL_S,
-    AdapterSpeculation,
-    SpeculationInterval,
-    SpeculationView,
-)
-
-MAX_INTERVALS = 180
-"""A quarter of an hour of them."""
+from soup_engine.metrics.snapshot import AdapterSpeculation, SpeculationView
 
 RECENT = 0.02
 """Weight of the newest draft in the mean length."""
@@ -29,7 +22,7 @@ class SpeculationReport:
     def __init__(self) -> None:
         self._total = AcceptanceTally()
         self._by_adapter: defaultdict[str | None, AcceptanceTally] = defaultdict(AcceptanceTally)
-        self._intervals: deque[SpeculationInterval] = deque(maxlen=MAX_INTERVALS)
+        self._intervals = DraftIntervals()
         self._num_rows = 1
 
     def configure(
@@ -60,16 +53,7 @@ class SpeculationReport:
         self._mean_length = (
             float(num_drafted) if mean is None else mean + RECENT * (num_drafted - mean)
         )
-        start = now // SPECULATION_INTERVAL_S * SPECULATION_INTERVAL_S
-        drafts, drafted, accepted = 1, num_drafted, num_accepted
-        if self._intervals and self._intervals[-1].start == start:
-            last = self._intervals.pop()
-            drafts += last.drafts
-            drafted += last.drafted
-            accepted += last.accepted
-        self._intervals.append(
-            SpeculationInterval(start=start, drafts=drafts, drafted=drafted, accepted=accepted)
-        )
+        self._intervals.add(now, drafts=1, drafted=num_drafted, accepted=num_accepted)
 
     def view(self, controller: DraftController, now: float) -> SpeculationView:
         rows, length = self._num_rows, self._mean_length
@@ -89,7 +73,7 @@ class SpeculationReport:
                 _adapter(adapter, tally.counts(), states.get(adapter), now)
                 for adapter, tally in self._by_adapter.items()
             ),
-            intervals=tuple(self._intervals),
+            intervals=self._intervals.view(),
             mean_length=length,
             draft_cost=draft_cost,
             verify_cost=verify_cost,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from soup_engine.config import EngineConfig, ModelConfig, SpeculativeConfig
-from soup_engine.draft.families import family_draft
+from soup_engine.draft.choice import choose_draft
 from soup_engine.draft.ngram import NgramProposer
 from soup_engine.draft.proposer import Proposer
-from soup_engine.draft.registry import registered_draft
 from soup_engine.engine.capacity import Capacity
 from soup_engine.errors import CannotRunError, InsufficientMemoryError
 from soup_engine.model.device import available_memory, dtype_name, in_gib
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float | None], None]
 
-_BOTH = "A draft model and n-gram lookup are both set; the draft model is used."
 _OTHER_TOKENIZER = (
     "The draft model has another tokenizer than the model, so its drafts go through text: that"
     " costs more, and less of them is accepted."
@@ -63,18 +60,9 @@ def load_draft(
         CannotRunError: the draft model that is named cannot be loaded. One that ``auto`` found
             and cannot be loaded is a note only.
     """
-    notes: list[str] = []
-    path = config.draft_model
-    if path is None and config.auto:
-        path = _found(target, model)
-        if path is None:
-            notes.append(
-                f"No draft is registered for {model.path}, and its family"
-                " has none that is known and small enough."
-            )
+    path, chosen = choose_draft(config, model, target.num_parameters)
+    notes = list(chosen)
     if path is not None:
-        if config.ngram is not None:
-            notes.append(_BOTH)
         progress(f"loading the draft model {path}", None)
         try:
             draft = load_model(_draft_config(path, target, model), progress)
@@ -145,13 +133,6 @@ def common_vocabulary(draft: LoadedModel, target: LoadedModel) -> int | None:
 
 def _by_id(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
     return {token_id: token for token, token_id in tokenizer.get_vocab().items()}
-
-
-def _found(target: LoadedModel, model: ModelConfig) -> str | None:
-    registered = registered_draft(Path(model.path))
-    if registered is not None:
-        return str(registered)
-    return family_draft(model.base or model.path, target.num_parameters)
 
 
 def _draft_config(path: str, target: LoadedModel, model: ModelConfig) -> ModelConfig:

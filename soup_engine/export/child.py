@@ -73,7 +73,7 @@ class ChildProcess:
             encoding="utf-8",
             # With what it starts it is a group that one signal ends.
             start_new_session=True,
-            env=os.environ | {"PYTHONPATH": _package_path()},
+            env=os.environ | {"PYTHONPATH": package_path()},
         )
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it died already, and run() says so
@@ -132,7 +132,7 @@ def _exit_words(code: int) -> str:
     return f"exit code {code}."
 
 
-def _package_path() -> str:
+def package_path() -> str:
     """The child runs this very copy of the package, wherever it lies."""
     own = str(Path(soup_engine.__path__[0]).parent)
     return os.pathsep.join([own, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -12,10 +12,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
-import soup_engine
+from soup_engine.export.child import package_path
 
 CPU_SECONDS = 10
 """Of computing alone: beside other work, or at a low priority, it may take any time."""
@@ -49,7 +48,6 @@ def render_chats(
         special_tokens: variables such as ``bos_token``.
     """
     task = {"template": template, "chats": chats, "special_tokens": special_tokens}
-    own = str(Path(soup_engine.__path__[0]).parent)
     try:
         done = subprocess.run(
             [sys.executable, *_WORKER],
@@ -59,7 +57,7 @@ def render_chats(
             encoding="utf-8",
             timeout=_WALL_SECONDS,
             check=False,
-            env=os.environ | {"PYTHONPATH": own},
+            env=os.environ | {"PYTHONPATH": package_path()},
         )
     except subprocess.TimeoutExpired:
         return tuple(Rendered(None, _OUT_OF_BOUNDS) for _ in chats)

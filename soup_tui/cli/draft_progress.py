@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
+from soup_tui.cli.progress import counting_bars
 from soup_tui.formatting import duration, plain
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
     from soup_engine.distillation.progress import Progress
@@ -89,19 +89,7 @@ class _Bar:
     """
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, SpinnerColumn, TextColumn
-        from rich.progress import Progress as Bars
-
-        self._bars: Bars = Bars(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[figures]}", markup=False),
-            console=Console(stderr=True),
-            transient=True,
-            auto_refresh=False,
-        )
+        self._bars = counting_bars(auto_refresh=False)
         self._task: TaskID = self._bars.add_task("", total=None, figures="")
         self._stage = ""
         self._drawn = 0.0

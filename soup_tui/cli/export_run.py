@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from soup_engine.errors import CannotRunError, ConfigError, ExportError
 from soup_engine.user_paths import is_there
+from soup_tui.cli.progress import counting_bars
 from soup_tui.cli.signals import StopAsked, stop_signals
 from soup_tui.exports import figure_rows
 from soup_tui.formatting import duration, plain, size
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
 
     from soup_engine.export.request import ExportRequest
     from soup_engine.export.state import ExportView
@@ -197,17 +198,7 @@ class _Bar:
     """The stage, a bar where it counts, the rate and the time left."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-
-        self._progress: Progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[figures]}", markup=False),
-            console=Console(stderr=True),
-            transient=True,
-        )
+        self._progress = counting_bars()
         self._task: TaskID = self._progress.add_task("", total=None, figures="")
 
     def __enter__(self) -> Self:

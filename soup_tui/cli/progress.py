@@ -28,6 +28,22 @@ class ProgressView(Protocol):
     def show(self, loading: Loading) -> None: ...
 
 
+def counting_bars(*, auto_refresh: bool = True) -> Progress:
+    """A spinner, what is being done, a bar, and ``figures``, a field of each task."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[figures]}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=auto_refresh,
+    )
+
+
 def progress_view() -> ProgressView:
     return LiveProgress() if sys.stderr.isatty() else StageLines()
 

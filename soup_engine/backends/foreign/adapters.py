@@ -13,15 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from soup_engine.adapters.base_check import BaseModule, check_against_base
+from soup_engine.adapters.base_check import BaseModule, check_against_base, check_rank
 from soup_engine.adapters.paths import CONFIG_FILE, WEIGHTS_FILE
 from soup_engine.adapters.peft_format import AdapterSpec, read_adapter
 from soup_engine.adapters.records import AdapterLease
 from soup_engine.adapters.registry import AdapterRegistry
 from soup_engine.adapters.weights import SharedWeights
+from soup_engine.backends.adapter_ticket import load_ticket
 from soup_engine.backends.foreign.engine import AdapterCopy, ForeignEngine
 from soup_engine.backends.foreign.loop import ForeignLoop
-from soup_engine.errors import AdapterError, AdapterInvalidError
+from soup_engine.errors import AdapterInvalidError
 from soup_engine.messages import AdapterBinding, AdapterView
 
 
@@ -80,8 +81,7 @@ class ForeignAdapters:
             EngineStoppedError: the engine does not run.
         """
         self._loop().check_accepts()
-        ticket = self.registry.begin_load(name, path, origin=origin, replace=replace)
-        try:
+        with load_ticket(self.registry, name, path, origin=origin, replace=replace) as ticket:
             spec = self._files.read(path)
             warnings = self._files.check(spec)
             weights, loaded = self.registry.reserve(ticket, spec)
@@ -89,12 +89,6 @@ class ForeignAdapters:
                 copy = self._copy(weights)
                 self._files.copy(spec, copy.folder)
                 self._loop().call(lambda engine: engine.load_adapter(copy))
-        except AdapterError as error:
-            self.registry.fail_load(ticket, error.message)
-            raise
-        except BaseException as error:
-            self.registry.fail_load(ticket, f"It could not be loaded ({type(error).__name__}).")
-            raise
         return self.registry.finish_load(ticket, warnings=warnings)
 
     def unload(self, name: str, *, origin: str | None = None) -> AdapterView:
@@ -150,11 +144,7 @@ class PeftAdapterFiles:
         return read_adapter(path)
 
     def check(self, spec: AdapterSpec) -> tuple[str, ...]:
-        if spec.max_rank > self._max_rank:
-            raise AdapterInvalidError(
-                f"The adapter has rank {spec.max_rank}; the highest accepted here is "
-                f"{self._max_rank} (max-lora-rank)."
-            )
+        check_rank(spec, self._max_rank)
         warnings = check_against_base(spec, self._base_modules, served=self._served)
         self._check_engine(spec)
         return warnings

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
 
 from soup_engine.backends.foreign.engine import DraftedTokens, StepReport
 from soup_engine.config import SpeculativeConfig
 from soup_engine.draft.acceptance import AcceptanceTally
+from soup_engine.draft.intervals import DraftIntervals
 from soup_engine.errors import UnsupportedParameterError
 from soup_engine.messages import DraftCounts
-from soup_engine.metrics.snapshot import (
-    SPECULATION_INTERVAL_S,
-    AdapterSpeculation,
-    SpeculationInterval,
-    SpeculationView,
-)
-
-MAX_INTERVALS = 180
-"""A quarter of an hour of them."""
+from soup_engine.metrics.snapshot import AdapterSpeculation, SpeculationView
 
 
 class FixedSpeculation:
@@ -47,7 +40,7 @@ class DraftFigures:
         self._histogram: list[int] = []
         self._rejected = 0
         self._by_adapter: defaultdict[str | None, AcceptanceTally] = defaultdict(AcceptanceTally)
-        self._intervals: deque[SpeculationInterval] = deque(maxlen=MAX_INTERVALS)
+        self._intervals = DraftIntervals()
 
     def record_step(self, report: StepReport, now: float) -> None:
         """Count what a step verified.
@@ -66,7 +59,12 @@ class DraftFigures:
             min(drafted, accepted) for drafted, accepted in zip(lengths, histogram, strict=True)
         )
         self._rejected += report.drafts - whole
-        self._add_to_intervals(report, now)
+        self._intervals.add(
+            now,
+            drafts=report.drafts,
+            drafted=sum(report.drafted),
+            accepted=sum(report.accepted),
+        )
 
     def record_answer(self, adapter: str | None, drafts: Iterable[DraftedTokens]) -> DraftCounts:
         """Count what became of the drafts of an answer that has ended."""
@@ -94,7 +92,7 @@ class DraftFigures:
                 )
                 for adapter, tally in self._by_adapter.items()
             ),
-            intervals=tuple(self._intervals),
+            intervals=self._intervals.view(),
             mean_length=counts.drafted / counts.drafts if counts.drafts else None,
             draft_cost=None,
             verify_cost=None,
@@ -102,18 +100,6 @@ class DraftFigures:
             modelled_speedup=None,
             measured_speedup=None,
             notes=self.notes,
-        )
-
-    def _add_to_intervals(self, report: StepReport, now: float) -> None:
-        start = now // SPECULATION_INTERVAL_S * SPECULATION_INTERVAL_S
-        drafts, drafted, accepted = report.drafts, sum(report.drafted), sum(report.accepted)
-        if self._intervals and self._intervals[-1].start == start:
-            last = self._intervals.pop()
-            drafts += last.drafts
-            drafted += last.drafted
-            accepted += last.accepted
-        self._intervals.append(
-            SpeculationInterval(start=start, drafts=drafts, drafted=drafted, accepted=accepted)
         )
 
 

@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
+from soup_engine.adapters.base_check import check_rank
 from soup_engine.adapters.gguf_lora import read_gguf_adapter
 from soup_engine.adapters.paths import shown
 from soup_engine.adapters.peft_format import AdapterSpec
@@ -38,11 +39,7 @@ class GgufAdapterFiles:
         if not is_gguf(path):
             raise AdapterInvalidError(f"{shown(path)} is no GGUF file.")
         spec = read_gguf_adapter(path, self._base)
-        if spec.max_rank > self._max_rank:
-            raise AdapterInvalidError(
-                f"The adapter has rank {spec.max_rank}; the highest accepted here is "
-                f"{self._max_rank} (max-lora-rank)."
-            )
+        check_rank(spec, self._max_rank)
         return spec
 
     def check(self, spec: AdapterSpec) -> tuple[str, ...]:  # noqa: ARG002 - read says it all

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from soup_engine.config import CacheConfig, EngineConfig, SpeculativeConfig
+from soup_engine.backends.foreign.settings import check_numbered_device, kv_cache_dtype
+from soup_engine.config import EngineConfig, SpeculativeConfig
 from soup_engine.errors import ConfigError
 
 ADAPTED_MODULES = frozenset(
@@ -17,7 +18,6 @@ ADAPTED_MODULES = frozenset(
 """Layers of plain attention and MLP that SGLang applies adapters to."""
 RESERVED_TOKENS = 6
 """Of its context, that SGLang keeps from a prompt and its answer."""
-_FLOAT_TYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 _KV_TYPES = {"bf16": "bf16", "fp8": "fp8_e4m3"}
 STANDALONE = "STANDALONE"
 _EXCHANGE = {
@@ -76,26 +76,6 @@ def server_arguments(
     }
 
 
-def kv_cache_dtype(cache: CacheConfig, dtype: str, device: str) -> str:
-    """What SGLang calls a way to hold keys and values.
-
-    Raises:
-        ConfigError: it cannot hold them so.
-    """
-    kv_type = cache.kv_type
-    if kv_type is None or _FLOAT_TYPES.get(kv_type) == dtype:
-        return "auto"
-    if device == "cpu" or kv_type not in _KV_TYPES:
-        what = "SGLang on a CPU" if device == "cpu" else "SGLang"
-        raise ConfigError(
-            f"{what} does not keep keys and values as {kv_type}: leave --kv-cache-type out to keep"
-            " them in the type of the weights"
-            + ("." if device == "cpu" else ", or take fp8 for half of the memory."),
-            param="kv_cache_type",
-        )
-    return _KV_TYPES[kv_type]
-
-
 def draft_algorithm(architecture: str) -> str:
     """SGLang's name for the way in which a draft model of an architecture drafts."""
     name = architecture.lower()
@@ -110,12 +90,7 @@ def draft_algorithm(architecture: str) -> str:
 
 def _check_device(config: EngineConfig, device: str) -> None:
     asked = config.model.device
-    if asked is not None and ":" in asked:
-        raise ConfigError(
-            f"SGLang takes the first GPUs that it sees: set CUDA_VISIBLE_DEVICES="
-            f"{asked.partition(':')[2]} in place of --device {asked}.",
-            param="device",
-        )
+    check_numbered_device("SGLang", asked)
     if device != "cpu":
         return
     if config.cache.gpu_memory is not None:
@@ -148,7 +123,7 @@ def _memory(
 ) -> dict[str, Any]:
     cache, asked = config.cache, config.model.max_model_len
     arguments: dict[str, Any] = {
-        "kv_cache_dtype": kv_cache_dtype(cache, dtype, device),
+        "kv_cache_dtype": kv_cache_dtype("SGLang", _KV_TYPES, cache.kv_type, dtype, device),
         "disable_radix_cache": not cache.prefix_caching,
     }
     if asked is not None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from soup_engine.backends.foreign.settings import check_numbered_device, kv_cache_dtype
 from soup_engine.config import EngineConfig, SpeculativeConfig
 from soup_engine.draft.ngram import MIN_NGRAM
 from soup_engine.errors import ConfigError, DeviceError
@@ -20,7 +21,6 @@ CACHED_ADAPTERS = 64
 EAGLE_KINDS = ("eagle3", "eagle")
 
 _KV_TYPES = {"bf16": "bfloat16", "f16": "float16", "fp8": "fp8"}
-_FLOAT_TYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 FIT = -1
 """A context that vLLM cuts to what its memory for keys and values holds."""
 
@@ -47,7 +47,7 @@ def engine_arguments(
         "dtype": dtype,
         "max_model_len": config.model.max_model_len or FIT,
         "max_num_seqs": scheduler.max_num_seqs,
-        "kv_cache_dtype": kv_cache_dtype(config.cache.kv_type, dtype, device),
+        "kv_cache_dtype": kv_cache_dtype("vLLM", _KV_TYPES, config.cache.kv_type, dtype, device),
         "enable_prefix_caching": config.cache.prefix_caching,
         "max_logprobs": MAX_LOGPROBS,
         # Every request says itself how it samples and where it ends.
@@ -70,12 +70,7 @@ def engine_arguments(
 def check_device(config: EngineConfig, device: str) -> None:
     """Raises ConfigError, DeviceError: a device is asked for that vLLM does not take so."""
     asked = config.model.device
-    if asked is not None and ":" in asked:
-        raise ConfigError(
-            f"vLLM takes the first GPUs that it sees: set CUDA_VISIBLE_DEVICES="
-            f"{asked.partition(':')[2]} in place of --device {asked}.",
-            param="device",
-        )
+    check_numbered_device("vLLM", asked)
     if asked not in (None, device):
         raise DeviceError(
             f"This build of vLLM computes on {device}, not on {asked}: leave --device out, or use"
@@ -87,25 +82,6 @@ def check_device(config: EngineConfig, device: str) -> None:
             " CPU: --kv-cache-memory sets its memory for keys and values.",
             param="gpu_memory",
         )
-
-
-def kv_cache_dtype(kv_type: str | None, dtype: str, device: str) -> str:
-    """What vLLM calls a way to hold keys and values.
-
-    Raises:
-        ConfigError: it cannot hold them so.
-    """
-    if kv_type is None or _FLOAT_TYPES.get(kv_type) == dtype:
-        return "auto"
-    if device == "cpu" or kv_type not in _KV_TYPES:
-        what = "vLLM on a CPU" if device == "cpu" else "vLLM"
-        raise ConfigError(
-            f"{what} does not keep keys and values as {kv_type}: leave --kv-cache-type out to keep"
-            " them in the type of the weights"
-            + ("." if device == "cpu" else ", or take fp8 for half of the memory."),
-            param="kv_cache_type",
-        )
-    return _KV_TYPES[kv_type]
 
 
 def _parallel(config: EngineConfig) -> dict[str, Any]:
