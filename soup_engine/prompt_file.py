@@ -70,16 +70,16 @@ def read_prompt_file(path: Path) -> PromptFile:
         if not line.strip():
             continue
         try:
-            prompts.append(FilePrompt(number, _messages(line)))
-        except _BadLineError as error:
+            prompts.append(FilePrompt(number, _asked(parse_line(line))))
+        except BadPromptError as error:
             bad_lines.append(BadLine(number, str(error)))
     if not prompts:
         raise PromptFileError(_nothing_usable(path, bad_lines))
     return PromptFile(tuple(prompts), tuple(bad_lines))
 
 
-class _BadLineError(Exception):
-    """The message is the reason."""
+class BadPromptError(Exception):
+    """It is no prompt; the message goes on a sentence that begins with where it stands."""
 
 
 def _nothing_usable(path: Path, bad_lines: list[BadLine]) -> str:
@@ -89,44 +89,63 @@ def _nothing_usable(path: Path, bad_lines: list[BadLine]) -> str:
     return f"{path} holds no prompt that can be used: line {first.line} {first.reason}."
 
 
-def _messages(line: bytes) -> tuple[ChatMessage, ...]:
+def parse_line(line: bytes) -> tuple[ChatMessage, ...]:
+    """The chat in a line that is not empty.
+
+    Raises:
+        BadPromptError: there is none.
+    """
     if len(line) > MAX_LINE_BYTES:
-        raise _BadLineError(f"is longer than {MAX_LINE_BYTES:,} bytes")
+        raise BadPromptError(f"is longer than {MAX_LINE_BYTES:,} bytes")
     try:
         text = line.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
-        raise _BadLineError("is not valid UTF-8") from None
+        raise BadPromptError("is not valid UTF-8") from None
     if not text.startswith(("{", "[")):
-        return (ChatMessage("user", text),)
+        return parse_entry(text)
     try:
         entry = json.loads(text)
     except (ValueError, RecursionError):
-        raise _BadLineError("is not valid JSON") from None
+        raise BadPromptError("is not valid JSON") from None
+    return parse_entry(entry)
+
+
+def parse_entry(entry: object) -> tuple[ChatMessage, ...]:
+    """The chat in text, ``{"prompt": text}`` or ``{"messages": [{"role", "content"}, …]}``.
+
+    Raises:
+        BadPromptError: it is none of these.
+    """
+    if isinstance(entry, str):
+        return (ChatMessage("user", _text(entry)),)
     if not isinstance(entry, dict) or len(entry.keys() & {"prompt", "messages"}) != 1:
-        raise _BadLineError("must have either a prompt or messages")
+        raise BadPromptError("must have either a prompt or messages")
     if "prompt" in entry:
         return (ChatMessage("user", _text(entry["prompt"])),)
     messages = entry["messages"]
     if not isinstance(messages, list) or not messages:
-        raise _BadLineError("has no list of messages")
-    chat = tuple(_message(item) for item in messages)
-    # Logs of traffic end with the answer, which is not what is asked.
+        raise BadPromptError("must have a list of messages")
+    return tuple(map(_message, messages))
+
+
+def _asked(chat: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+    """Logs of traffic end with the answer, which is not what is asked."""
     while chat and chat[-1].role == "assistant":
         chat = chat[:-1]
     if not chat:
-        raise _BadLineError("has no message to answer")
+        raise BadPromptError("has no message to answer")
     return chat
 
 
 def _message(item: object) -> ChatMessage:
     if not isinstance(item, dict) or item.get("role") not in ROLES:
-        raise _BadLineError("has a message whose role is not system, user or assistant")
+        raise BadPromptError("has a message whose role is not system, user or assistant")
     return ChatMessage(item["role"], _text(item.get("content")))
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise _BadLineError("has no text where some is needed")
+        raise BadPromptError("has no text where some is needed")
     if any("\ud800" <= character <= "\udfff" for character in value):
-        raise _BadLineError("holds a lone surrogate, which is no character")
+        raise BadPromptError("holds a lone surrogate, which is no character")
     return value

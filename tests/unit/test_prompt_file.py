@@ -47,7 +47,7 @@ def test_all_forms_of_a_line(tmp_path: Path) -> None:
         ('{"prompt": " "}', "has no text where some is needed"),
         ('{"prompt": 3}', "has no text where some is needed"),
         ('{"prompt": "\\ud800"}', "holds a lone surrogate, which is no character"),
-        ('{"messages": []}', "has no list of messages"),
+        ('{"messages": []}', "must have a list of messages"),
         ('{"messages": [{"role": "assistant", "content": "x"}]}', "has no message to answer"),
         (
             '{"messages": [{"role": "tool", "content": "x"}]}',

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
+from soup_engine.config import ModelConfig
 from soup_engine.errors import ConfigError
+from soup_engine.model.device import default_dtype, dtype_name
 
 FLOAT_TYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
@@ -42,3 +46,12 @@ def kv_cache_dtype(
             param="kv_cache_type",
         )
     return known[kv_type]
+
+
+def weights_dtype(model: ModelConfig, device: str, *, quantized: bool) -> str:
+    """As on our own engine where that is the same for every model; a GPU's and a quantised model's
+    own is left to the engine, as ``auto``."""
+    if model.dtype is not None:
+        return model.dtype
+    plain = device == "cpu" and not quantized
+    return dtype_name(default_dtype(torch.device("cpu"))) if plain else "auto"

@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig
 
 from soup_engine.backends.base import ProgressCallback
 from soup_engine.backends.foreign.engine import AdapterCopy, Arrival, EngineFacts, ReportStep
+from soup_engine.backends.foreign.settings import weights_dtype
 from soup_engine.backends.sglang.answers import arrival
 from soup_engine.backends.sglang.arguments import server_arguments
 from soup_engine.backends.sglang.sampling import sampling_arguments
@@ -23,7 +24,6 @@ from soup_engine.core.sequence import Sequence
 from soup_engine.errors import AdapterInvalidError, InvalidValueError, SoupError
 from soup_engine.model.device import (
     GIB,
-    default_dtype,
     default_kv_budget,
     dtype_name,
     resolve_device,
@@ -176,7 +176,7 @@ class SglangEngine:
 
     def _settings(self, device: str) -> dict[str, Any]:
         description, draft = self._description, self._config.speculative.draft_model
-        dtype = self._dtype(device)
+        dtype = weights_dtype(self._config.model, device, quantized=self._description.quantized)
         return server_arguments(
             self._config,
             description.location.base,
@@ -187,15 +187,6 @@ class SglangEngine:
             kv_tokens=self._kv_tokens(device, dtype),
             draft_architecture="" if draft is None else _architecture(draft),
         )
-
-    def _dtype(self, device: str) -> str:
-        """As on our own engine where that is the same for every model; a GPU's and a quantised
-        model's own is left to SGLang."""
-        asked = self._config.model.dtype
-        if asked is not None:
-            return asked
-        plain = device == "cpu" and not self._description.quantized
-        return dtype_name(default_dtype(resolve_device("cpu"))) if plain else "auto"
 
     def _model_dtype(self) -> str:
         found = self._read_config().dtype

@@ -19,6 +19,7 @@ from soup_engine.backends.foreign.engine import (
     ReportStep,
 )
 from soup_engine.backends.foreign.output_lines import one_line
+from soup_engine.backends.foreign.settings import weights_dtype
 from soup_engine.backends.vllm.arguments import engine_arguments
 from soup_engine.backends.vllm.core_process import CoreProcesses
 from soup_engine.backends.vllm.sampling import sampling_arguments
@@ -33,7 +34,7 @@ from soup_engine.errors import (
     MissingPackageError,
     ModelLoadError,
 )
-from soup_engine.model.device import default_dtype, default_kv_budget, dtype_name
+from soup_engine.model.device import default_kv_budget, dtype_name
 from soup_engine.model.model_files import ModelDescription
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class VllmEngine:
             self._config,
             base,
             device=device,
-            dtype=self._dtype(device),
+            dtype=weights_dtype(self._config.model, device, quantized=self._description.quantized),
             kv_bytes=self._kv_bytes(device),
         )
         on_progress(f"loading {base} into vLLM", None)
@@ -181,15 +182,6 @@ class VllmEngine:
         )
         async for _ in outputs:
             pass
-
-    def _dtype(self, device: str) -> str:
-        """As on our own engine where that is the same for every model; a GPU's and a quantised
-        model's own is left to vLLM."""
-        asked = self._config.model.dtype
-        if asked is not None:
-            return asked
-        plain = device == "cpu" and not self._description.quantized
-        return dtype_name(default_dtype(torch.device("cpu"))) if plain else "auto"
 
     def _kv_bytes(self, device: str) -> int | None:
         asked = self._config.cache.memory_bytes

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from soup_engine.errors import ExportError
+from soup_engine.prompt_file import BadPromptError, ChatMessage, parse_entry, parse_line
 
 MAX_PROMPTS = 200
 MAX_CHARACTERS = 8_000
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    role: str
-    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +27,7 @@ class Prompt:
             perplexity, which only says something about text that no model wrote.
     """
 
-    messages: tuple[Message, ...] = ()
+    messages: tuple[ChatMessage, ...] = ()
     text: str = ""
     scored: bool = False
 
@@ -44,7 +40,7 @@ class Prompt:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Prompt:
-        messages = tuple(Message(item["role"], item["content"]) for item in fields["messages"])
+        messages = tuple(ChatMessage(item["role"], item["content"]) for item in fields["messages"])
         return cls(messages, fields["text"], fields["scored"])
 
 
@@ -57,7 +53,7 @@ def fixed_prompts() -> tuple[Prompt, ...]:
         if "passage" in entry:
             found.append(Prompt(text=entry["passage"], scored=True))
         else:
-            found.append(_chat(entry["prompt"]))
+            found.append(Prompt((ChatMessage("user", entry["prompt"]),)))
     return tuple(found)
 
 
@@ -69,17 +65,18 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
         ExportError: the file cannot be read, holds nothing, or a line is wrong; says which.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        # Not splitlines(), which also splits at characters that may stand inside a JSON string.
+        lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise ExportError(
             f"The prompts cannot be read from {path}: {(error.strerror or str(error)).lower()}.",
             param="verify_prompts",
         ) from error
-    except UnicodeDecodeError as error:
-        raise ExportError(f"{path} is not valid UTF-8.", param="verify_prompts") from error
-    # Not splitlines(), which also splits at characters that may stand inside a JSON string.
-    lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), 1)]
-    found = tuple(_read_line(path.name, number, line) for number, line in lines if line)
+    found = tuple(
+        _prompt(partial(parse_line, line), f"Line {number} of {path.name}")
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    )
     if not found:
         raise ExportError(f"{path} holds no prompts.", param="verify_prompts")
     if len(found) > MAX_PROMPTS:
@@ -87,18 +84,6 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
             f"{path} holds {len(found)} prompts, more than {MAX_PROMPTS}.", param="verify_prompts"
         )
     return found
-
-
-def _read_line(name: str, number: int, line: str) -> Prompt:
-    if not line.startswith(("{", "[")):
-        return parse_prompt(line, f"Line {number} of {name}")
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ExportError(
-            f"Line {number} of {name} is not valid JSON.", param="verify_prompts"
-        ) from error
-    return parse_prompt(entry, f"Line {number} of {name}")
 
 
 def parse_prompt(entry: object, where: str) -> Prompt:
@@ -110,35 +95,16 @@ def parse_prompt(entry: object, where: str) -> Prompt:
     Raises:
         ExportError: it is none of these.
     """
-    if isinstance(entry, str):
-        return _chat(_text(entry, where))
-    if not isinstance(entry, dict) or len(entry.keys() & {"prompt", "messages"}) != 1:
-        _refuse(where, "must have either a prompt or messages")
-    if "prompt" in entry:
-        return _chat(_text(entry["prompt"], where))
-    messages = entry["messages"]
-    if not isinstance(messages, list) or not messages:
-        _refuse(where, "must have a list of messages")
-    return Prompt(tuple(_message(item, where) for item in messages))
+    return _prompt(partial(parse_entry, entry), where)
 
 
-def _message(item: object, where: str) -> Message:
-    if not isinstance(item, dict) or item.get("role") not in ("system", "user", "assistant"):
-        _refuse(where, "has a message whose role is not system, user or assistant")
-    return Message(item["role"], _text(item.get("content"), where))
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        _refuse(where, "has no text where some is needed")
-    if len(value) > MAX_CHARACTERS:
-        _refuse(where, f"is longer than {MAX_CHARACTERS:,} characters")
-    return value
-
-
-def _chat(text: str) -> Prompt:
-    return Prompt((Message("user", text),))
-
-
-def _refuse(where: str, what: str) -> NoReturn:
-    raise ExportError(f"{where} {what}.", param="verify_prompts")
+def _prompt(parse: Callable[[], tuple[ChatMessage, ...]], where: str) -> Prompt:
+    try:
+        messages = parse()
+    except BadPromptError as error:
+        raise ExportError(f"{where} {error}.", param="verify_prompts") from error
+    if any(len(message.content) > MAX_CHARACTERS for message in messages):
+        raise ExportError(
+            f"{where} is longer than {MAX_CHARACTERS:,} characters.", param="verify_prompts"
+        )
+    return Prompt(messages)

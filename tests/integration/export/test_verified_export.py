@@ -15,7 +15,8 @@ import pytest
 from soup_engine.export.jobs import ExportJobs
 from soup_engine.export.request import ExportRequest
 from soup_engine.export.state import ExportView, JobState
-from soup_engine.export.verification.prompts import Message, Prompt
+from soup_engine.export.verification.prompts import Prompt
+from soup_engine.prompt_file import ChatMessage
 from tests.support.adapters import make_adapter
 
 TinyModel = Callable[[str], Path]
@@ -44,7 +45,7 @@ def test_a_merge_answers_like_its_adapter(
     adapter = make_adapter(
         base, tmp_path / "adapter", seed=1, r=4, target_modules=["q_proj", "up_proj"]
     )
-    own = Prompt((Message("user", "Who are you?"),))
+    own = Prompt((ChatMessage("user", "Who are you?"),))
     view = export(adapter, "merged", format="merge", base=base, prompts=(own,))
     assert view.state is JobState.SUCCEEDED, view.error
     figures = dict(view.verification or {})
@@ -125,7 +126,7 @@ def test_a_prompt_that_the_template_refuses_is_named(
     shutil.copytree(gguf_model("llama"), model)
     refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
     (model / "chat_template.jinja").write_text(refusal)
-    own = Prompt((Message("system", "Be brief."), Message("user", "Who are you?")))
+    own = Prompt((ChatMessage("system", "Be brief."), ChatMessage("user", "Who are you?")))
     view = export(model, "a.gguf", format="gguf", prompts=(own,))
     assert "refuses the prompt 'Who are you?' (no system)" in (view.error or "")
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from soup_engine.errors import ExportError
-from soup_engine.export.verification.prompts import Message, Prompt, fixed_prompts, read_prompts
+from soup_engine.export.verification.prompts import Prompt, fixed_prompts, read_prompts
+from soup_engine.prompt_file import ChatMessage
 
 
 def test_the_set_in_the_package_asks_and_scores() -> None:
@@ -25,9 +26,9 @@ def test_lines_of_all_kinds(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     assert read_prompts(file) == (
-        Prompt((Message("user", "One\u2028two?"),)),
-        Prompt((Message("user", 'What is "this"?'),)),
-        Prompt((Message("system", "s"), Message("user", "u"))),
+        Prompt((ChatMessage("user", "One\u2028two?"),)),
+        Prompt((ChatMessage("user", 'What is "this"?'),)),
+        Prompt((ChatMessage("system", "s"), ChatMessage("user", "u"))),
     )
 
 

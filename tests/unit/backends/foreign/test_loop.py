@@ -128,7 +128,7 @@ def report(**changes: object) -> StepReport:
         ),
         0,
     )
-    return StepReport(**{**nothing, "kv_used_fraction": 0.0, **changes})  # type: ignore[arg-type]
+    return StepReport(**{**nothing, "kv_used_fraction": 0.0, **changes})
 
 
 class Sink:
@@ -215,7 +215,7 @@ def ask(loop: ForeignLoop) -> Ask:
             GenerationRequest(
                 request_id=request_id,
                 prompt_token_ids=(1, 2, 3),
-                params=SamplingParams(**params),  # type: ignore[arg-type]
+                params=SamplingParams(**params),
                 arrival_time=time.monotonic(),
             )
         )
@@ -362,7 +362,7 @@ def test_drafts_are_counted_step_by_step_and_for_each_answer(
         scripted.report(report(drafts=2, drafted=(2, 2, 2), accepted=(2, 1, 1)))
         await asyncio.sleep(0.01)
 
-    loop.call(verify)  # type: ignore[arg-type]
+    loop.call(verify)
     loop.stop(0.0)
     view = loop.snapshot.speculation
     assert view is not None
