@@ -6,23 +6,17 @@ runs these tests there.
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
+
+from tests.support.served import Served, serving, wait_for
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-WAIT_S = 90.0
 ELSEWHERE = (
     "SGLang is not installed here; tests/sglang_cpu/run.sh makes an environment that has it and"
     " runs these tests there"
@@ -40,79 +34,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=ELSEWHERE))
 
 
-@dataclass(slots=True)
-class Served:
-    """A ``soup serve`` that answers."""
-
-    process: subprocess.Popen[str]
-    url: str
-    folder: Path
-
-    def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=WAIT_S)
-
-    def post(self, path: str, **body: Any) -> httpx.Response:
-        with self.client() as client:
-            return client.post(path, json=body)
-
-    def chat(self, text: str, **body: Any) -> dict[str, Any]:
-        """The whole answer to one user turn."""
-        messages = [{"role": "user", "content": text}]
-        asked = {"messages": messages, "temperature": 0, "max_tokens": 32, **body}
-        answer = self.post("/v1/chat/completions", **asked)
-        assert answer.status_code == 200, answer.text
-        whole: dict[str, Any] = answer.json()
-        return whole
-
-    def text(self, text: str, **body: Any) -> str:
-        content: str = self.chat(text, **body)["choices"][0]["message"]["content"]
-        return content
-
-    def metrics(self) -> dict[str, Any]:
-        with self.client() as client:
-            figures: dict[str, Any] = client.get("/metrics").json()
-        return figures
-
-    def health(self) -> tuple[int, dict[str, Any]]:
-        with self.client() as client:
-            answer = client.get("/health")
-        return answer.status_code, answer.json()
-
-
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The demo model in float32, with its adapters."""
+    command = [sys.executable, str(HERE / "serve.py"), "serve", *OPTIONS]
     folder = tmp_path_factory.mktemp("serve")
-    path = os.pathsep.join((str(ROOT), str(HERE / "stubs")))
-    with (folder / "stderr").open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / "serve.py"), "serve", *OPTIONS],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
-        )
-    assert process.stdout is not None
-    url = ""
-    for line in process.stdout:
-        if line.startswith("address "):
-            url = line.split()[1]
-        if line.startswith("try "):
-            break
-    assert url, (folder / "stderr").read_text()
-    yield Served(process, url, folder)
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-    process.communicate(timeout=WAIT_S)
+    with serving(command, folder, [ROOT, HERE / "stubs"]) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., None]:
-    def wait(condition: Callable[[], bool], seconds: float = WAIT_S) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, "the condition did not come true"
-            time.sleep(0.05)
-
-    return wait
+    return wait_for
