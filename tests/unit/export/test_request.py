@@ -8,13 +8,14 @@ import pytest
 
 from soup_engine.errors import ExportError
 from soup_engine.export.request import DEFAULT_QUANTS, FORMATS, QUANTS, ExportRequest
-from soup_engine.export.verification.prompts import Message, Prompt
+from soup_engine.export.verification.prompts import Prompt
+from soup_engine.prompt_file import ChatMessage
 
 SOURCE = {"source": Path("m"), "target": Path("t")}
 
 
 def test_a_request_survives_the_pipe() -> None:
-    prompt = Prompt((Message("system", "s"), Message("user", "ü")))
+    prompt = Prompt((ChatMessage("system", "s"), ChatMessage("user", "ü")))
     request = ExportRequest(
         **SOURCE, format="gguf", quant="q4_k_m", base=Path("b"), prompts=(prompt,), command=("x",)
     )
