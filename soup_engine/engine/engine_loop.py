@@ -11,35 +11,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from soup_engine.engine.admission import STOP, Admission, Ending
+from soup_engine.engine.engine_thread import SNAPSHOT_INTERVAL_S, EngineThread, OutputSink
 from soup_engine.engine.gathering import Gathering
 from soup_engine.engine.llm_engine import LLMEngine
-from soup_engine.errors import (
-    CannotRunError,
-    EngineStoppedError,
-    SoupError,
-)
+from soup_engine.errors import CannotRunError, EngineStoppedError, SoupError
 from soup_engine.messages import GenerationRequest, RequestOutput
 from soup_engine.metrics.recorder import EngineIdentity
-from soup_engine.metrics.snapshot import EngineSnapshot
 
 logger = logging.getLogger(__name__)
 
-SNAPSHOT_INTERVAL_S = 0.25
 T = TypeVar("T")
 Command = Callable[[LLMEngine], Iterable[RequestOutput]]
 
 
-class OutputSink(Protocol):
-    """Takes the outputs of a step; called on the engine thread, must not block."""
-
-    def deliver(self, outputs: list[RequestOutput]) -> None: ...
-
-
-class EngineLoop:
+class EngineLoop(EngineThread):
     """Runs an engine on a thread of its own.
 
     Args:
@@ -56,27 +43,13 @@ class EngineLoop:
         sink: OutputSink,
         max_in_flight: int,
     ) -> None:
+        super().__init__("soup-engine", max_in_flight)
         self._build = build
         self._identity = identity
         self._sink = sink
-        self._admission = Admission(max_in_flight)
         self._inbox: deque[Command] = deque()
         self._wake = threading.Event()
         self._gathering = Gathering()
-        self._started: threading.Event = threading.Event()
-        self._failure: SoupError | None = None
-        self._snapshot: EngineSnapshot | None = None
-        self._thread = threading.Thread(target=self._run, name="soup-engine", daemon=True)
-
-    @property
-    def state(self) -> str:
-        return self._admission.state
-
-    @property
-    def snapshot(self) -> EngineSnapshot:
-        if self._snapshot is None:
-            raise EngineStoppedError("The engine has not started yet.")
-        return self._snapshot
 
     def start(self) -> None:
         """Start the thread and wait until the engine stands.
@@ -84,15 +57,7 @@ class EngineLoop:
         Raises:
             SoupError: what ``build`` raised.
         """
-        self._thread.start()
-        self._started.wait()
-        if self._failure is not None:
-            self._thread.join()
-            raise self._failure
-
-    def check_accepts(self) -> None:
-        """Raises EngineStoppedError: no requests are taken now."""
-        self._admission.check()
+        self._begin_thread()
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request. From any thread.
@@ -131,22 +96,11 @@ class EngineLoop:
         self._admission.admit(lambda: self._send(command))
         return done.result()
 
-    def stop(self, drain_timeout_s: float, ending: Ending = STOP) -> None:
-        """Take no more requests, wait for the running ones, end the rest, end the thread.
-
-        May be called from several threads: the one that waits least decides for how long, and
-        one that stops is not outdone by one that only lets it sleep.
-        """
-        self._admission.close(drain_timeout_s, ending)
-        self._wake.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
-        if self._snapshot is not None:
-            # One that slept has given its last picture long before it is stopped.
-            self._snapshot = replace(self._snapshot, state=self.state)
-
     def _send(self, command: Command) -> None:
         self._inbox.append(command)
+        self._wake_up()
+
+    def _wake_up(self) -> None:
         self._wake.set()
 
     def _run(self) -> None:
@@ -174,11 +128,6 @@ class EngineLoop:
         # Who hears of the end and then asks for the figures finds it in them.
         self._snapshot = engine.snapshot(self._identity(), self.state)
         self._deliver(cut_short)
-
-    def _give_up(self, error: SoupError) -> None:
-        self._failure = error
-        self._admission.fail()
-        self._started.set()
 
     def _serve(self, engine: LLMEngine) -> None:
         next_snapshot = 0.0

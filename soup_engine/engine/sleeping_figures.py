@@ -7,7 +7,7 @@ import dataclasses
 import threading
 import time
 
-from soup_engine.engine.engine_loop import SNAPSHOT_INTERVAL_S
+from soup_engine.engine.engine_thread import SNAPSHOT_INTERVAL_S
 from soup_engine.metrics.process import resident_memory_bytes
 from soup_engine.metrics.recorder import EngineIdentity, EngineMetrics
 from soup_engine.metrics.snapshot import EngineSnapshot

@@ -6,28 +6,24 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import replace
 from typing import TypeVar
 
 from soup_engine.backends.base import ProgressCallback
 from soup_engine.backends.foreign.books import ForeignBooks
 from soup_engine.backends.foreign.engine import EngineFacts, ForeignEngine, StepReport
 from soup_engine.core.sequence import Sequence
-from soup_engine.engine.admission import STOP, Admission, Ending
-from soup_engine.engine.engine_loop import SNAPSHOT_INTERVAL_S, OutputSink
+from soup_engine.engine.engine_thread import SNAPSHOT_INTERVAL_S, EngineThread, OutputSink
 from soup_engine.errors import CannotRunError, EngineStepError, EngineStoppedError, SoupError
 from soup_engine.messages import FinishReason, GenerationRequest, RequestOutput
-from soup_engine.metrics.snapshot import EngineSnapshot
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class ForeignLoop:
+class ForeignLoop(EngineThread):
     """Runs an engine on an event loop of its own, with one task for each sequence.
 
     What arrives in one turn of the loop leaves in one delivery.
@@ -46,32 +42,18 @@ class ForeignLoop:
         sink: OutputSink,
         max_in_flight: int,
     ) -> None:
+        super().__init__("soup-foreign-engine", max_in_flight)
         self.engine = engine
         self._open_books = open_books
         self._sink = sink
-        self._admission = Admission(max_in_flight)
         self._on_progress: ProgressCallback = _no_progress
         self._books: ForeignBooks | None = None
-        self._snapshot: EngineSnapshot | None = None
-        self._failure: SoupError | None = None
-        self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
         self._tasks: dict[Sequence, asyncio.Task[None]] = {}
         self._outbox: list[RequestOutput] = []
         self._reports: list[StepReport] = []
         self._flushing = False
-        self._thread = threading.Thread(target=self._run, name="soup-foreign-engine", daemon=True)
-
-    @property
-    def state(self) -> str:
-        return self._admission.state
-
-    @property
-    def snapshot(self) -> EngineSnapshot:
-        if self._snapshot is None:
-            raise EngineStoppedError("The engine has not started yet.")
-        return self._snapshot
 
     def start(self, on_progress: ProgressCallback) -> None:
         """Start the thread and wait until the engine stands.
@@ -80,15 +62,7 @@ class ForeignLoop:
             SoupError: it does not.
         """
         self._on_progress = on_progress
-        self._thread.start()
-        self._started.wait()
-        if self._failure is not None:
-            self._thread.join()
-            raise self._failure
-
-    def check_accepts(self) -> None:
-        """Raises EngineStoppedError: no requests are taken now."""
-        self._admission.check()
+        self._begin_thread()
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request. From any thread.
@@ -126,14 +100,8 @@ class ForeignLoop:
             with contextlib.suppress(RuntimeError):  # the loop was closed in this very moment
                 asyncio.run_coroutine_threadsafe(work(self.engine), loop)
 
-    def stop(self, drain_timeout_s: float, ending: Ending = STOP) -> None:
-        """Take no more requests, wait for the running ones, end the rest, end the engine."""
-        self._admission.close(drain_timeout_s, ending)
+    def _wake_up(self) -> None:
         self._send(self._changed.set)
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
-        if self._snapshot is not None:
-            self._snapshot = replace(self._snapshot, state=self.state)
 
     def _send(self, work: Callable[..., None], *arguments: object) -> None:
         if self._loop is not None:
@@ -154,8 +122,7 @@ class ForeignLoop:
             finally:
                 self._end()
         await self.engine.stop()
-        if self._snapshot is not None:
-            self._snapshot = replace(self._snapshot, state=self.state)
+        self._restate()
 
     async def _begin_engine(self) -> bool:
         try:
@@ -172,11 +139,6 @@ class ForeignLoop:
             self._started.set()
             return True
         return False
-
-    def _give_up(self, error: SoupError) -> None:
-        self._failure = error
-        self._admission.fail()
-        self._started.set()
 
     async def _watch(self) -> None:
         while self._admission.is_open:
