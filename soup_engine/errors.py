@@ -351,3 +351,12 @@ class EngineStepError(SoupError):
     """A step of the engine failed; the requests that were in it end with this error."""
 
     code = "engine_step_failed"
+
+
+_LONGEST_REASON = 300
+
+
+def reason_of(error: BaseException) -> str:
+    """What another library's error says, on one line of at most 300 characters; the name of its
+    kind where it says nothing."""
+    return " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__

@@ -7,7 +7,7 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from soup_engine.config import ModelConfig
-from soup_engine.errors import DraftError
+from soup_engine.errors import DraftError, reason_of
 from soup_engine.export.side_files import TOKENIZER_CONTENT
 from soup_engine.model.location import find_model
 from soup_engine.user_paths import is_file, is_folder, is_there
@@ -56,8 +56,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DraftError(f"{folder} has no usable tokenizer: {reason}") from error
+        raise DraftError(f"{folder} has no usable tokenizer: {reason_of(error)}") from error
 
 
 def check_same_tokenizer(target: Path, draft: Path) -> PreTrainedTokenizerBase:

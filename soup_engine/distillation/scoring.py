@@ -20,7 +20,7 @@ from soup_engine.distillation.corpus import (
     collate,
     in_batches,
 )
-from soup_engine.errors import DraftError
+from soup_engine.errors import DraftError, reason_of
 
 MIN_REST = 1e-6
 """Least probability of all other tokens together, since rounding may leave less than none."""
@@ -37,8 +37,9 @@ def load_plain(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTra
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise DraftError(f"The weights of {folder} could not be loaded: {reason}") from error
+        raise DraftError(
+            f"The weights of {folder} could not be loaded: {reason_of(error)}"
+        ) from error
     return model.eval().to(device)
 
 

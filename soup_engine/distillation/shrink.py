@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from soup_engine.distillation.folders import check_output, model_folder
 from soup_engine.distillation.layer_config import kept_config
-from soup_engine.errors import ConfigError, DraftError
+from soup_engine.errors import ConfigError, DraftError, reason_of
 from soup_engine.export.atomic_output import new_folder
 from soup_engine.export.float_types import NUMPY_TYPES, Array
 from soup_engine.export.model_folder import (
@@ -170,8 +170,9 @@ def _check_loads(folder: Path) -> None:
             folder, dtype="auto", output_loading_info=True
         )
     except (OSError, ValueError, RuntimeError, torch.OutOfMemoryError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise DraftError(f"Without those layers the model does not load: {reason}") from error
+        raise DraftError(
+            f"Without those layers the model does not load: {reason_of(error)}"
+        ) from error
     for kind, what in (
         ("missing_keys", "is missing"),
         ("unexpected_keys", "is left over"),

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from soup_engine.errors import reason_of
 from soup_engine.export.child import package_path
 
 CPU_SECONDS = 10
@@ -93,8 +94,7 @@ def main() -> None:
             answers.append({"text": None, "refusal": _OUT_OF_BOUNDS})
         except Exception as error:
             # A program of somebody else's: it may raise anything.
-            reason = " ".join(str(error).split())[:300]
-            answers.append({"text": None, "refusal": reason or type(error).__name__})
+            answers.append({"text": None, "refusal": reason_of(error)})
         else:
             if len(text) > MAX_CHARACTERS:
                 answers.append({"text": None, "refusal": "it writes over a million characters"})

@@ -9,12 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
-from soup_engine.errors import MissingPackageError, ModelPathError
+from soup_engine.errors import MissingPackageError, ModelPathError, reason_of
 
 PATTERNS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """What a model is made of. Pickled weights are not fetched, since they are not read."""
 CODE_PATTERN = "*.py"
-MAX_REASON = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ def fetch(name: str, model_id: str, *, code: bool) -> Path:
         return Path(download(model_id, allow_patterns=patterns))
     except Exception as error:
         # Each library has its own exceptions, and those of what it asks the hub with.
-        reason = " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
         raise ModelPathError(
-            f"There is no folder {model_id}, and {hub.title} gives no model of that name: {reason}"
+            f"There is no folder {model_id}, and {hub.title} gives no model of that name:"
+            f" {reason_of(error)}"
         ) from error

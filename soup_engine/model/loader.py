@@ -25,6 +25,7 @@ from soup_engine.errors import (
     InsufficientMemoryError,
     ModelLoadError,
     UnsupportedModelError,
+    reason_of,
 )
 from soup_engine.model.adapter_sites import describe_modules
 from soup_engine.model.causal_lm import CausalLM
@@ -216,8 +217,9 @@ def _load_weights(
             f"The weights of {base} do not fit on {device}; a smaller dtype or model would."
         ) from error
     except (OSError, ImportError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ModelLoadError(f"The weights of {base} could not be loaded: {reason}") from error
+        raise ModelLoadError(
+            f"The weights of {base} could not be loaded: {reason_of(error)}"
+        ) from error
 
 
 def _arranged(
@@ -264,8 +266,9 @@ def _merge_adapter(model: PreTrainedModel, path: str) -> PreTrainedModel:
             wrapped = PeftModel.from_pretrained(model, path)
             return wrapped.merge_and_unload()
     except (OSError, KeyError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ModelLoadError(f"The adapter {path} does not fit its base: {reason}") from error
+        raise ModelLoadError(
+            f"The adapter {path} does not fit its base: {reason_of(error)}"
+        ) from error
 
 
 def _context_limit(config: PreTrainedConfig) -> tuple[int, tuple[str, ...]]:

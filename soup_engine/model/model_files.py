@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from soup_engine.adapters.base_check import BaseModule
 from soup_engine.config import ModelConfig
-from soup_engine.errors import ModelLoadError, ModelPathError, UnsupportedModelError
+from soup_engine.errors import ModelLoadError, ModelPathError, UnsupportedModelError, reason_of
 from soup_engine.model.adapter_sites import describe_modules
 from soup_engine.model.location import Location, Progress, find_model
 from soup_engine.user_paths import is_file
@@ -141,8 +141,7 @@ def load_tokenizer(paths: list[str], trust_remote_code: bool) -> PreTrainedToken
         try:
             return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ModelLoadError(f"{path} has no usable tokenizer: {reason}") from error
+            raise ModelLoadError(f"{path} has no usable tokenizer: {reason_of(error)}") from error
     raise AssertionError("a model always names itself as the last place to look")
 
 

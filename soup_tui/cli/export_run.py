@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from queue import Empty, SimpleQueue
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 from soup_engine.errors import CannotRunError, ConfigError, ExportError
 from soup_engine.user_paths import is_there
-from soup_tui.cli.progress import counting_bars
+from soup_tui.cli.progress import Bars, Lines, ProgressView, counting_bars
 from soup_tui.cli.signals import StopAsked, stop_signals
 from soup_tui.exports import figure_rows
 from soup_tui.formatting import duration, plain, size
@@ -138,83 +137,35 @@ def _asked(signals: SimpleQueue[StopAsked]) -> bool:
     return True
 
 
-class _Display(Protocol):
-    """Shows a job, between entering and leaving it."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
-    def show(self, view: ExportView) -> None: ...
-
-
-def _display(as_lines: bool) -> _Display:
+def _display(as_lines: bool) -> ProgressView[ExportView]:
     if as_lines:
         return _JsonLines()
     return _Bar() if sys.stderr.isatty() else _StageLines()
 
 
-class _Silent:
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
-
-
-class _JsonLines(_Silent):
+class _JsonLines(Lines):
     """Each view on the standard output, as the HTTP routes give it."""
 
-    def show(self, view: ExportView) -> None:
+    def show(self, state: ExportView) -> None:
         from soup_engine.plain_json import as_json
 
-        print(json.dumps(as_json(view)), flush=True)
+        print(json.dumps(as_json(state)), flush=True)
 
 
-class _StageLines(_Silent):
-    """A line for each stage, for journals and pipes."""
-
-    def __init__(self) -> None:
-        self._stage = ""
-
-    def show(self, view: ExportView) -> None:
-        stage = view.progress.stage
-        if stage and stage != self._stage:
-            self._stage = stage
-            print(f"{plain(stage)} ...", file=sys.stderr, flush=True)
+class _StageLines(Lines):
+    def show(self, state: ExportView) -> None:
+        self.stage(state.progress.stage)
 
 
-class _Bar:
+class _Bar(Bars):
     """The stage, a bar where it counts, the rate and the time left."""
 
     def __init__(self) -> None:
-        self._progress = counting_bars()
+        super().__init__(counting_bars())
         self._task: TaskID = self._progress.add_task("", total=None, figures="")
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
-
-    def show(self, view: ExportView) -> None:
-        progress = view.progress
+    def show(self, state: ExportView) -> None:
+        progress = state.progress
         if progress.bytes_total:
             done, total = progress.bytes_done, progress.bytes_total
         else:
@@ -226,7 +177,7 @@ class _Bar:
             figures.append(f"{duration(progress.seconds_left)} left")
         self._progress.update(
             self._task,
-            description=plain(progress.stage or view.state),
+            description=plain(progress.stage or state.state),
             total=total or None,
             completed=done,
             figures=", ".join(figures),

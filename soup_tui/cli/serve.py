@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
 from soup_engine.errors import CannotRunError, ConfigError
-from soup_tui.cli.progress import progress_view
+from soup_tui.cli.progress import loading_view
 from soup_tui.cli.report import start_report
 from soup_tui.cli.shutdown import leave_now, stop_runtime
 from soup_tui.cli.signals import StopAsked, stop_signals
@@ -79,7 +79,7 @@ def _open(
 ) -> Runtime | StopAsked:
     """The runtime once it answers, or the signal that came first."""
     launch(settings, events.put, announcing(open_it, "serve"))
-    with progress_view() as view:
+    with loading_view() as view:
         while True:
             match events.get():
                 case Loading() as loading:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from soup_engine.errors import ExportError
+from soup_engine.errors import ExportError, reason_of
 from soup_engine.export.progress import Report
 from soup_engine.export.source import Source
 from soup_engine.export.verification.measures import Floats, log_softmax
@@ -132,7 +132,6 @@ def loading(what: str) -> Iterator[None]:
     try:
         yield
     except _LOADING_ERRORS as error:
-        reason = " ".join(str(error).split())[:300]
         raise ExportError(
-            f"{what} cannot be verified, because transformers does not load it: {reason}"
+            f"{what} cannot be verified, because transformers does not load it: {reason_of(error)}"
         ) from error
