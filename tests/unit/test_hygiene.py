@@ -138,3 +138,18 @@ def test_the_readme_lists_every_option() -> None:
         others = "".join(f", `{other}`" for other in (setting.also, setting.short) if other)
         row = f"| `{option}`{others} | {setting.help} | {default_text(name, setting)} |"
         assert row in readme, f"the README lacks the row\n{row}"
+
+
+def test_the_readme_has_a_section_on_every_other_engine() -> None:
+    from soup_engine.backends.choices import CHOICES
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    titles = {line[4:].lower() for line in readme.splitlines() if line.startswith("### ")}
+    assert titles >= {name for name, choice in CHOICES.items() if choice.package is not None}
+
+
+def test_no_row_of_a_table_stands_twice_in_the_readme() -> None:
+    """What merging leaves where it went wrong."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = [line for line in readme.splitlines() if line.startswith("| `--")]
+    assert len(rows) == len({*rows}) > 50
