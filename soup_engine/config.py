@@ -205,6 +205,8 @@ class SpeculativeConfig:
             raise ConfigError(
                 f"ngram goes from 1 to {MAX_NGRAM} tokens, not {self.ngram}.", param="ngram"
             )
+        if self.draft_model == "":
+            raise ConfigError("A draft model has a name.", param="speculative_decoding")
         if self.draft_model is not None and "://" in self.draft_model:
             raise ConfigError(
                 "A draft model is a folder or hub id, not an address: its weights have to be on"

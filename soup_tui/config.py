@@ -267,6 +267,11 @@ class Settings(ModelSettings):
                 f" ({self.max_tokens_limit}).",
                 param="max_tokens",
             )
+        if self.auto_quant_floor != AGREEMENT_FLOOR and not self.auto_quant:
+            raise ConfigError(
+                "auto-quant-floor is for the versions that --auto-quant names.",
+                param="auto_quant_floor",
+            )
         if self.demo and self.base is not None:
             raise ConfigError(
                 "The base model belongs to an adapter given by --model; --demo takes none.",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from soup_engine.user_paths import is_file
 from soup_tui.cli.table import aligned
 from soup_tui.config import Settings
 
@@ -84,16 +85,38 @@ def open_runtime(settings: Settings, on_progress: ProgressCallback) -> Runtime:
     from soup_engine.backends.factory import create_backend
     from soup_engine.runtime import Runtime
 
+    backend = create_backend(config)
+    _check_named(config, settings, on_progress)
     if settings.auto_quant:
-        config = _chosen_version(config, settings, on_progress)
+        backend = create_backend(_chosen_version(config, settings, on_progress))
     runtime = Runtime(
-        create_backend(config),
+        backend,
         server,
         adapters=settings.adapter_config(shipped),
         restarts=settings.restart == "on-failure",
     )
     runtime.start(on_progress)
     return runtime
+
+
+def _check_named(config: EngineConfig, settings: Settings, on_progress: ProgressCallback) -> None:
+    """The other models that are named are there: said before the first one is loaded.
+
+    Raises:
+        ModelPathError: one is not.
+    """
+    from soup_engine.errors import ModelPathError
+    from soup_engine.gguf_file import is_gguf
+    from soup_engine.model.location import find_model
+
+    named = [path for path in settings.auto_quant if not is_gguf(path)]
+    for path in set(settings.auto_quant).difference(named):
+        if not is_file(path):
+            raise ModelPathError(f"There is no file {path}.")
+    if config.speculative.draft_model is not None:
+        named.append(config.speculative.draft_model)
+    for path in named:
+        find_model(dataclasses.replace(config.model, path=path, base=None), on_progress)
 
 
 def _chosen_version(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from soup_engine.distillation.folders import check_output, model_folder
 from soup_engine.distillation.layer_config import kept_config
@@ -165,6 +166,7 @@ def _check_loads(folder: Path) -> None:
     Raises:
         DraftError: tensors are missing, left over, or of other shapes.
     """
+    transformers_logging.disable_progress_bar()
     try:
         _, report = AutoModelForCausalLM.from_pretrained(
             folder, dtype="auto", output_loading_info=True

@@ -88,7 +88,10 @@ class EngineLoop(EngineThread):
 
         def command(engine: LLMEngine) -> Iterable[RequestOutput]:
             try:
-                done.set_result(work(engine))
+                result = work(engine)
+                # Who did it and then asks for the figures finds it in them.
+                self._snapshot = engine.snapshot(self._identity(), self.state)
+                done.set_result(result)
             except Exception as error:  # raised where it is waited for
                 done.set_exception(error)
             return ()

@@ -9,6 +9,8 @@ from soup_engine.prompt_file import PromptFile, read_prompt_file
 from soup_tui.formatting import plain
 
 SHOWN_LINES = 5
+"""That are named with what is wrong with them."""
+SHOWN_NUMBERS = 40
 
 
 def read_prompts(path: Path) -> PromptFile:
@@ -20,8 +22,13 @@ def read_prompts(path: Path) -> PromptFile:
     read = read_prompt_file(path)
     for bad in read.bad_lines[:SHOWN_LINES]:
         _say(f"line {bad.line} of {path} {bad.reason}; it is left out.")
-    if len(read.bad_lines) > SHOWN_LINES:
-        _say(f"{len(read.bad_lines)} lines of {path} are left out in all.")
+    if unsaid := read.bad_lines[SHOWN_LINES:]:
+        numbers = ", ".join(str(bad.line) for bad in unsaid[:SHOWN_NUMBERS])
+        more = f" and {len(unsaid) - SHOWN_NUMBERS} more" if len(unsaid) > SHOWN_NUMBERS else ""
+        _say(
+            f"So are lines {numbers}{more}: {len(read.bad_lines)} lines of {path} are left out in"
+            " all."
+        )
     return read
 
 

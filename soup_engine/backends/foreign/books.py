@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from soup_engine.metrics.process import resident_memory_bytes
 from soup_engine.metrics.recorder import EngineIdentity, EngineMetrics
 from soup_engine.metrics.snapshot import EngineSnapshot, KVCacheUsage
 
+MEMORY_INTERVAL_S = 2.0
 _ENDED_EARLY = "The engine ended the answer without saying why."
 
 
@@ -46,6 +48,8 @@ class ForeignBooks:
         self._latest: dict[int, StepReport] = {}
         """Of each engine behind the face."""
         self._last_step: float | None = None
+        self._memory_bytes = 0
+        self._memory_read = -math.inf
 
     def copy_for(self, sequence: Sequence) -> AdapterCopy | None:
         """The adapter that a sequence wears."""
@@ -115,9 +119,16 @@ class ForeignBooks:
             waiting=len(in_flight) - running,
             kv=self._kv_usage(),
             requests=in_flight,
-            memory_rss_bytes=resident_memory_bytes(*process_ids),
+            memory_rss_bytes=self._memory(process_ids, now),
             speculation=None if self._drafts is None else self._drafts.view(),
         )
+
+    def _memory(self, process_ids: Iterable[int], now: float) -> int:
+        """Of this process and the engine's, which takes long to add up."""
+        if now - self._memory_read >= MEMORY_INTERVAL_S:
+            self._memory_read = now
+            self._memory_bytes = resident_memory_bytes(*process_ids)
+        return self._memory_bytes
 
     def _close(
         self, sequence: Sequence, last: RequestOutput, arrival: Arrival | None

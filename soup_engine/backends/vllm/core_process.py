@@ -83,9 +83,10 @@ class CoreProcesses:
         return last_error(self._lines)
 
     def report(self) -> None:
-        """Log what was written last: something went wrong."""
-        for line in self._lines:
-            logger.error("vLLM: %s", line)
+        """Log what was written last, if it says that something went wrong."""
+        if self.last_error() is not None:
+            for line in self._lines:
+                logger.error("vLLM: %s", line)
 
     def close(self) -> None:
         """The processes have ended."""

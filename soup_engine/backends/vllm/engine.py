@@ -6,9 +6,11 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from signal import Signals
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from soup_engine.backends.base import ProgressCallback
 from soup_engine.backends.foreign.engine import (
@@ -95,9 +97,9 @@ class VllmEngine:
                     AsyncEngineArgs(**arguments), stat_loggers=[step_reporter(report)]
                 )
         except (RuntimeError, ValueError, OSError, ImportError, AssertionError) as error:
+            logger.debug("vLLM did not start", exc_info=True)
+            reason = self._processes.last_error() or _said_by(error)
             self._processes.report()
-            logger.exception("vLLM did not start")
-            reason = self._processes.last_error() or str(error)
             raise ModelLoadError(f"vLLM did not start: {one_line(reason)}") from error
         on_progress("warming up", None)
         await self._warm_up()
@@ -139,7 +141,12 @@ class VllmEngine:
             raise EngineStepError("vLLM failed at this request; the log says why.") from error
 
     def why_dead(self) -> str | None:
-        return _DEAD if self._llm.errored else None
+        if not self._llm.errored:
+            return None
+        manager = self._llm.engine_core.resources.engine_manager
+        codes = [process.exitcode for process in getattr(manager, "processes", ())]
+        signals = [Signals(-code).name for code in codes if code is not None and code < 0]
+        return f"{signals[0]} ended the engine's process." if signals else _DEAD
 
     async def load_adapter(self, adapter: AdapterCopy) -> None:
         try:
@@ -176,7 +183,9 @@ class VllmEngine:
 
         outputs = self._llm.generate(
             tokens_input(_WARM_UP_TOKENS),
-            SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True, detokenize=False),
+            SamplingParams(
+                max_tokens=4, temperature=0.0, ignore_eos=True, detokenize=False, logprobs=1
+            ),
             "warm-up",
             lora_request=None if adapter is None else _lora_request(adapter),
         )
@@ -233,6 +242,10 @@ class _ToOurLog(logging.Handler):
     """Passes records of vLLM's loggers in this process on."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        # Its death is noticed and told here, once. It may log while it is being imported, so that
+        # the error is known by its name.
+        if record.exc_info and type(record.exc_info[1]).__name__ == "EngineDeadError":
+            return
         logger.handle(record)
 
 
@@ -249,6 +262,13 @@ def _import_vllm() -> None:
         raise MissingPackageError(
             f"vLLM is installed and cannot be loaded: {one_line(str(error))}"
         ) from error
+
+
+def _said_by(error: Exception) -> str:
+    """What is wrong, without the frame in which a validation of vLLM's puts it."""
+    if isinstance(error, ValidationError):
+        return "; ".join(str(each["msg"]).removeprefix("Value error, ") for each in error.errors())
+    return str(error)
 
 
 def _lora_request(adapter: AdapterCopy) -> Any:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from soup_engine.config import SpeculativeConfig
+from soup_engine.errors import InvalidValueError
 from soup_engine.messages import DraftCounts
-from soup_engine.server.protocol.fields import Int, RequestBody
+from soup_engine.server.protocol.fields import Int, RequestBody, ignored_fields
 
 _DEFAULTS = SpeculativeConfig()
 
@@ -22,7 +23,20 @@ class SpeculationBody(RequestBody):
     always: bool = False
 
     def config(self) -> SpeculativeConfig:
-        """Raises ConfigError: a value is out of its range."""
+        """
+        Raises:
+            ConfigError: a value is out of its range.
+            InvalidValueError: a field is unknown, or goes with one that is not there. Drafts
+                would be off, which is not what was asked for.
+        """
+        for name in ignored_fields(self):
+            known = ", ".join(type(self).model_fields)
+            raise InvalidValueError(f"There is no {name}; there are {known}.", param=name)
+        if self.draft_model is None and self.ngram is None and not self.auto:
+            for name in sorted(self.model_fields_set & {"num_tokens", "always"}):
+                raise InvalidValueError(
+                    f"{name} goes with what drafts: draft_model, ngram or auto.", param=name
+                )
         return SpeculativeConfig(
             draft_model=self.draft_model,
             ngram=self.ngram,

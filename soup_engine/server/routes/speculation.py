@@ -11,7 +11,12 @@ from fastapi import APIRouter, Depends, Request
 from soup_engine.adapters.paths import real_path, shown
 from soup_engine.backends.base import SpeculationControl
 from soup_engine.draft.registry import read_drafts
-from soup_engine.errors import ForbiddenError, UnsupportedParameterError
+from soup_engine.errors import (
+    ForbiddenError,
+    InvalidValueError,
+    ModelLoadError,
+    UnsupportedParameterError,
+)
 from soup_engine.plain_json import as_json
 from soup_engine.server.auth import require_admin_key
 from soup_engine.server.protocol.speculation import SpeculationBody
@@ -40,7 +45,12 @@ async def switch(request: Request, state: State) -> dict[str, Any]:
     config = body.config()
     if config.draft_model not in (None, control.config.draft_model):
         await asyncio.to_thread(_check_path, state, config.draft_model)
-    view = await asyncio.to_thread(control.configure, config)
+    try:
+        view = await asyncio.to_thread(control.configure, config)
+    except ModelLoadError as error:
+        if config.draft_model is None:
+            raise
+        raise InvalidValueError(error.message, param="draft_model") from error
     return {"config": as_json(control.config), "speculation": as_json(view)}
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from soup_engine.auto_quant import Choice, Measured, choose_version
 from soup_engine.backends.factory import create_backend
 from soup_engine.config import EngineConfig, ModelConfig, SchedulerConfig
-from soup_engine.errors import CannotRunError, ConfigError
+from soup_engine.errors import CannotRunError, ConfigError, ModelPathError
+from soup_tui.config import Settings
+from soup_tui.launch import open_runtime
 
 TinyModel = Callable[[str], Path]
 
@@ -93,3 +96,21 @@ def test_speed_decides_among_those_that_agree() -> None:
     assert _chosen(original, (slow, fast, wrong), 0.9).path == "fast"
     assert _chosen(original, (slow, fast, wrong), 0.95).path == "slow"
     assert _chosen(original, (fast, wrong), 0.95).path == "fast"
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"auto_quant": ("./not-there",)},
+        {"auto_quant": ("not-there.gguf",)},
+        {"speculative_decoding": "./not-there"},
+    ],
+)
+def test_other_models_are_looked_for_before_the_first_is_loaded(
+    original: Path, named: dict[str, Any]
+) -> None:
+    stages: list[str] = []
+    settings = Settings(model=str(original), device="cpu", port=0, **named)
+    with pytest.raises(ModelPathError, match="not-there"):
+        open_runtime(settings, lambda stage, _share: stages.append(stage))
+    assert not any("weights" in stage for stage in stages)

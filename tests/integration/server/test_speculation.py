@@ -145,7 +145,11 @@ def test_it_is_switched_while_requests_run(client: httpx.Client, tiny_model: Any
         ({"num_tokens": 99, "ngram": 2}, 400, "spec-tokens"),
         ({"draft_model": "http://elsewhere/model"}, 400, "address"),
         ({"draft_model": "/etc"}, 403, "outside"),
-        ({"draft_model": "no-such-folder"}, 503, "no-such-folder"),
+        ({"draft_model": "no-such-folder"}, 400, "no-such-folder"),
+        ({"draft_model": ""}, 400, "name"),
+        ({"n_gram": 3}, 400, "There is no n_gram"),
+        ({"num_tokens": 4}, 400, "num_tokens goes with"),
+        ({"always": True}, 400, "always goes with"),
         ({"ngram": "two"}, 400, "ngram"),
     ],
 )

@@ -230,7 +230,14 @@ def test_every_setting_has_a_variable() -> None:
         base = {} if name in ("model", "demo", "base", "attach") else {"model": "x"}
         if name == "base":
             base = {"model": "x"}
+        if name == "auto_quant_floor":
+            base = {"model": "x", "auto_quant": ("y",)}
         shares = dict.fromkeys(("gpu_memory", "auto_quant_floor"), "0.5")
         value = {"max_tokens_limit": "600", "backend": "vllm", **shares}.get(name, value)
         settings = resolve(base, {variable_name(name): value})
         assert getattr(settings, name) == about.convert(value), name
+
+
+def test_a_floor_for_versions_that_are_not_named_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--auto-quant names"):
+        Settings(model="x", auto_quant_floor=0.5)

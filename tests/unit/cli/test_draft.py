@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from soup_engine.draft.registry import default_registry, register_draft
+from soup_tui.cli.draft_prompts import read_prompts
 from soup_tui.cli.main import run
 
 
@@ -98,3 +99,12 @@ def test_the_list_of_drafts(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert "No draft is registered at elsewhere" in capsys.readouterr().err
     assert run(["draft", "list", "--remove", str(draft)]) == 0
     assert "No drafts are registered" in capsys.readouterr().out
+
+
+def test_every_bad_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join([json.dumps({"prompt": "good"}), *["{"] * 7]), encoding="utf-8")
+    assert len(read_prompts(path).bad_lines) == 7
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split()[2] for line in said[:5]] == ["2", "3", "4", "5", "6"]
+    assert said[5:] == [f"soup: So are lines 7, 8: 7 lines of {path} are left out in all."]
