@@ -105,7 +105,8 @@ ReportStep: TypeAlias = Callable[[StepReport], None]
 
 
 class ForeignEngine(Protocol):
-    """One engine, from start to stop. Everything is called on the event loop that it lives on."""
+    """One engine, from start to stop. Everything is called on the event loop that it lives on, but
+    for ``abandon_start``."""
 
     @property
     def process_ids(self) -> tuple[int, ...]:
@@ -118,6 +119,11 @@ class ForeignEngine(Protocol):
         Raises:
             CannotRunError: says what is missing.
         """
+        ...
+
+    def abandon_start(self) -> None:
+        """Let a start that is under way fail as soon as it can. From any thread, again and again
+        until it has."""
         ...
 
     def stream(

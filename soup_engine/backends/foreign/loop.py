@@ -15,11 +15,14 @@ from soup_engine.backends.base import ProgressCallback
 from soup_engine.backends.foreign.books import ForeignBooks
 from soup_engine.backends.foreign.engine import EngineFacts, ForeignEngine, StepReport
 from soup_engine.core.sequence import Sequence
+from soup_engine.engine.admission import STOP, Ending
 from soup_engine.engine.engine_thread import SNAPSHOT_INTERVAL_S, EngineThread, OutputSink
 from soup_engine.errors import CannotRunError, EngineStepError, EngineStoppedError, SoupError
 from soup_engine.messages import FinishReason, GenerationRequest, RequestOutput
 
 logger = logging.getLogger(__name__)
+
+ABANDON_INTERVAL_S = 0.1
 T = TypeVar("T")
 
 
@@ -99,6 +102,13 @@ class ForeignLoop(EngineThread):
         if loop is not None and self._admission.is_open:
             with contextlib.suppress(RuntimeError):  # the loop was closed in this very moment
                 asyncio.run_coroutine_threadsafe(work(self.engine), loop)
+
+    def stop(self, drain_timeout_s: float, ending: Ending = STOP) -> None:
+        """As ever; an engine that does not stand yet is not waited for."""
+        self._admission.close(drain_timeout_s, ending)
+        while self._thread.is_alive() and not self._started.wait(ABANDON_INTERVAL_S):
+            self.engine.abandon_start()
+        super().stop(drain_timeout_s, ending)
 
     def _wake_up(self) -> None:
         self._send(self._changed.set)

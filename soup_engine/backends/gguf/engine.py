@@ -120,6 +120,9 @@ class GgufEngine:
                     tally.generated(sequence, len(rest), cached=reader.cached_tokens)
                     yield Arrival(tokens=rest, last=True, cached_tokens=reader.cached_tokens)
 
+    def abandon_start(self) -> None:
+        """llama.cpp reads a file in this process, and is not to be interrupted at it."""
+
     def why_dead(self) -> str | None:
         return _DEAD if self._dead else None
 

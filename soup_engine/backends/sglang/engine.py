@@ -99,6 +99,9 @@ class SglangEngine:
             if not ended:
                 self._spawn(self._abort(name))
 
+    def abandon_start(self) -> None:
+        self._server.end()
+
     def why_dead(self) -> str | None:
         return DEAD if self._server.ended else None
 

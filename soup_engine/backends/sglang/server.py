@@ -93,6 +93,12 @@ class SglangServer:
                 raise ModelLoadError(f"SGLang did not start: {one_line(reason)}")
             await asyncio.sleep(_READY_INTERVAL_S)
 
+    def end(self) -> None:
+        """Let its process end now. From any thread."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGTERM)
+
     async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """What it answers to a GET, or to a POST of ``body``; ``None`` to an empty answer.
 

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from soup_engine.backends.foreign.output_lines import KEPT_LINES, last_error
@@ -42,6 +43,8 @@ class CoreProcesses:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="soup-vllm-")
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._others: frozenset[BaseProcess] | None = None
+        """Processes that were there before vLLM's."""
         pipe = Path(self._folder.name, "output")
         os.mkfifo(pipe, 0o600)
         self._script = Path(self._folder.name, "python")
@@ -71,12 +74,19 @@ class CoreProcesses:
         # error, for which an application that draws in the terminal has something without a file.
         with redirect_stderr(sys.__stderr__):
             resource_tracker.ensure_running()
+        self._others = frozenset(multiprocessing.active_children())
         before = multiprocessing.spawn.get_executable()
         multiprocessing.set_executable(str(self._script))
         try:
             yield
         finally:
             multiprocessing.set_executable(before)
+
+    def end(self) -> None:
+        """End what was started so far. From any thread."""
+        if self._others is not None:
+            for process in set(multiprocessing.active_children()).difference(self._others):
+                process.terminate()
 
     def last_error(self) -> str | None:
         """What the last exception said that was written, in one line."""

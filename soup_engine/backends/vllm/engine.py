@@ -105,6 +105,10 @@ class VllmEngine:
         await self._warm_up()
         return self._facts(device, current_platform.get_device_name())
 
+    def abandon_start(self) -> None:
+        if self._processes is not None:
+            self._processes.end()
+
     async def stream(
         self, sequence: Sequence, adapter: AdapterCopy | None
     ) -> AsyncGenerator[Arrival, None]:

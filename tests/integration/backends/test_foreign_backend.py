@@ -65,6 +65,9 @@ class EchoEngine:
                 raise EngineStoppedError("It is dead.")
             yield Arrival(tokens=(SampledToken(token),), last=False)
 
+    def abandon_start(self) -> None:
+        raise AssertionError("it starts at once")
+
     def why_dead(self) -> str | None:
         return "Somebody killed it." if self.dead else None
 

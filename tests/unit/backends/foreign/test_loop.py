@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -62,11 +63,19 @@ class ScriptedEngine:
         self.hold_at: int | None = None
         self.ends_at: int | None = None
         self.dead = False
+        self.starts_slowly = False
+        self.begun = threading.Event()
+        self.abandoned = False
         self.aborted: list[str] = []
         self.stopped = 0
         self.drafts: tuple[DraftedTokens, ...] | None = None
 
     async def start(self, report: ReportStep, _on_progress: object) -> EngineFacts:
+        self.begun.set()
+        while self.starts_slowly:
+            if self.abandoned:
+                raise ModelLoadError("Its process was ended.")
+            await asyncio.sleep(0.01)
         if self.start_error is not None:
             raise self.start_error
         self.report = report
@@ -100,6 +109,9 @@ class ScriptedEngine:
         finally:
             if not ended:
                 self.aborted.append(sequence.request_id)
+
+    def abandon_start(self) -> None:
+        self.abandoned = True
 
     def why_dead(self) -> str | None:
         return "Somebody killed it." if self.dead else None
@@ -346,6 +358,17 @@ def test_a_failed_start_says_why_and_frees_what_was_begun(
     with pytest.raises(ModelLoadError, match="no such model"):
         start(loop)
     assert (loop.state, engine.stopped) == ("failed", 1)
+
+
+def test_a_start_under_way_is_not_waited_for(loop: ForeignLoop, engine: ScriptedEngine) -> None:
+    engine.starts_slowly = True
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(start, loop)
+        assert engine.begun.wait(WAIT_S)
+        loop.stop(WAIT_S)
+        with pytest.raises(ModelLoadError, match="ended"):
+            starting.result(WAIT_S)
+    assert engine.stopped == 1
 
 
 def test_drafts_are_counted_step_by_step_and_for_each_answer(
