@@ -353,10 +353,14 @@ class EngineStepError(SoupError):
     code = "engine_step_failed"
 
 
-_LONGEST_REASON = 300
+_LONGEST_LINE = 300
+
+
+def shortened(text: str) -> str:
+    """The start of somebody else's message, on one line of at most 300 characters."""
+    return " ".join(text.split())[:_LONGEST_LINE]
 
 
 def reason_of(error: BaseException) -> str:
-    """What another library's error says, on one line of at most 300 characters; the name of its
-    kind where it says nothing."""
-    return " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
+    """What another library's error says, shortened; the name of its kind where it says nothing."""
+    return shortened(str(error)) or type(error).__name__

@@ -85,6 +85,7 @@ def open_runtime(settings: Settings, on_progress: ProgressCallback) -> Runtime:
     from soup_engine.backends.factory import create_backend
     from soup_engine.runtime import Runtime
 
+    # What the backend lacks is refused before anything is looked for.
     backend = create_backend(config)
     _check_named(config, settings, on_progress)
     if settings.auto_quant:

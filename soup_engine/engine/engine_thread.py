@@ -59,7 +59,7 @@ class EngineThread(ABC):
         self._admission.close(drain_timeout_s, ending)
         self._wake_up()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._join()
         # One that slept has given its last snapshot long before it is stopped.
         self._restate()
 
@@ -70,6 +70,10 @@ class EngineThread(ABC):
     @abstractmethod
     def _wake_up(self) -> None:
         """The thread is to look at whether requests are still admitted. From any thread."""
+
+    def _join(self) -> None:
+        """Wait for the thread's end."""
+        self._thread.join()
 
     def _begin_thread(self) -> None:
         """Start the thread and wait until the engine stands.

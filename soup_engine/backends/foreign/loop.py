@@ -15,7 +15,6 @@ from soup_engine.backends.base import ProgressCallback
 from soup_engine.backends.foreign.books import ForeignBooks
 from soup_engine.backends.foreign.engine import EngineFacts, ForeignEngine, StepReport
 from soup_engine.core.sequence import Sequence
-from soup_engine.engine.admission import STOP, Ending
 from soup_engine.engine.engine_thread import SNAPSHOT_INTERVAL_S, EngineThread, OutputSink
 from soup_engine.errors import CannotRunError, EngineStepError, EngineStoppedError, SoupError
 from soup_engine.messages import FinishReason, GenerationRequest, RequestOutput
@@ -103,15 +102,14 @@ class ForeignLoop(EngineThread):
             with contextlib.suppress(RuntimeError):  # the loop was closed in this very moment
                 asyncio.run_coroutine_threadsafe(work(self.engine), loop)
 
-    def stop(self, drain_timeout_s: float, ending: Ending = STOP) -> None:
-        """As ever; an engine that does not stand yet is not waited for."""
-        self._admission.close(drain_timeout_s, ending)
-        while self._thread.is_alive() and not self._started.wait(ABANDON_INTERVAL_S):
-            self.engine.abandon_start()
-        super().stop(drain_timeout_s, ending)
-
     def _wake_up(self) -> None:
         self._send(self._changed.set)
+
+    def _join(self) -> None:
+        # An engine that does not stand yet is not waited for.
+        while self._thread.is_alive() and not self._started.wait(ABANDON_INTERVAL_S):
+            self.engine.abandon_start()
+        super()._join()
 
     def _send(self, work: Callable[..., None], *arguments: object) -> None:
         if self._loop is not None:

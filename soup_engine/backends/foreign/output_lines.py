@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from soup_engine.errors import shortened
+
 KEPT_LINES = 100
-_LONGEST = 300
 
 
 def last_error(lines: Sequence[str]) -> str | None:
@@ -20,5 +21,5 @@ def last_error(lines: Sequence[str]) -> str | None:
 
 def one_line(text: str) -> str:
     """The start of somebody else's message, as a sentence."""
-    line = " ".join(text.split())[:_LONGEST]
+    line = shortened(text)
     return line if line.endswith((".", "!", "?")) else f"{line}."

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from signal import Signals
+from signal import strsignal
 from typing import Any
 
 import torch
@@ -149,8 +149,10 @@ class VllmEngine:
             return None
         manager = self._llm.engine_core.resources.engine_manager
         codes = [process.exitcode for process in getattr(manager, "processes", ())]
-        signals = [Signals(-code).name for code in codes if code is not None and code < 0]
-        return f"{signals[0]} ended the engine's process." if signals else _DEAD
+        number = next((-code for code in codes if code is not None and code < 0), None)
+        if number is None:
+            return _DEAD
+        return f"Signal {number} ({strsignal(number)}) ended the engine's process."
 
     async def load_adapter(self, adapter: AdapterCopy) -> None:
         try:
