@@ -38,12 +38,15 @@ class Plan:
     """How much is measured.
 
     Attributes:
+        starts: times that the servers of the closed loops are started, for all rounds each. What
+            memory a process gets makes it a quarter faster or slower than its like, for its life.
         streams: requests in flight of the closed loops.
         rates: requests a second of the open loops.
         requests_per_stream: of a closed loop, at least ``min_requests`` in all.
         cell_seconds: a closed loop starts no request after so long; an open loop lasts so long.
     """
 
+    starts: int = 1
     rounds: int = 3
     streams: tuple[int, ...] = (1, 4, 8, 16, 32)
     rates: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
@@ -115,10 +118,13 @@ async def take_turns(
     loads: Sequence[float],
     measure: Callable[[RunningServer, float, int], Awaitable[LoadResult]],
     unit: str,
+    earlier: Sequence[Cell] = (),
 ) -> Cells:
-    """One cell for each round, load and server; ``unit`` is what a load is counted in."""
-    cells: list[Cell] = []
-    for round_ in range(plan.rounds):
+    """One cell for each round, load and server, behind those of ``earlier`` rounds; ``unit`` is
+    what a load is counted in."""
+    cells = list(earlier)
+    first = 1 + max((cell.round for cell in earlier), default=-1)
+    for round_ in range(first, first + plan.rounds):
         direction = 1 if round_ % 2 == 0 else -1
         names = list(fleet)[::direction]
         for load in loads[::direction]:
@@ -156,7 +162,7 @@ def _say(cell: Cell, plan: Plan, unit: str) -> None:
     summary = cell.summary
     failed = f", {summary.failed} failed ({summary.error})" if summary.failed else ""
     progress(
-        f"round {cell.round + 1}/{plan.rounds}  {cell.load:g} {unit}  {cell.server}: "
+        f"round {cell.round + 1}/{plan.rounds * plan.starts}  {cell.load:g} {unit}  {cell.server}: "
         f"{rate_text(summary.tokens_per_s)} tok/s, TTFT {time_text(summary.ttft.p50)}, "
         f"{summary.requests} requests in {summary.duration_s:.1f} s, processor "
         f"{cell.server_cpu:.2f} (server) + {summary.generator_cpu:.2f} (load generator) cores"
@@ -164,8 +170,11 @@ def _say(cell: Cell, plan: Plan, unit: str) -> None:
     )
 
 
-async def measure_closed(fleet: Fleet, plan: Plan, prompts: PromptMaker) -> Cells:
-    """``tokens/s`` and latencies with a fixed number of requests in flight."""
+async def measure_closed(
+    fleet: Fleet, plan: Plan, prompts: PromptMaker, earlier: Sequence[Cell] = ()
+) -> Cells:
+    """``tokens/s`` and latencies with a fixed number of requests in flight; ``earlier`` cells are
+    of the same servers, before they were started again."""
 
     async def measure(server: RunningServer, load: float, round_: int) -> LoadResult:
         streams = int(load)
@@ -179,7 +188,7 @@ async def measure_closed(fleet: Fleet, plan: Plan, prompts: PromptMaker) -> Cell
             max_seconds=plan.cell_seconds,
         )
 
-    return await take_turns(fleet, plan, plan.streams, measure, "streams")
+    return await take_turns(fleet, plan, plan.streams, measure, "streams", earlier)
 
 
 async def measure_open(fleet: Fleet, plan: Plan, prompts: PromptMaker) -> Cells:

@@ -20,7 +20,7 @@ import argparse
 import dataclasses
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.command_line import (
@@ -37,7 +37,7 @@ from benchmarks.command_line import (
     settings_of,
     starts_for,
 )
-from benchmarks.fleet import fleet, progress
+from benchmarks.fleet import Start, fleet, progress
 from benchmarks.footprint import footprint_report, measure_footprint
 from benchmarks.interference import (
     long_prefill_report,
@@ -48,6 +48,7 @@ from benchmarks.interference import (
 from benchmarks.prompts import PromptMaker
 from benchmarks.report import Goal, write_json
 from benchmarks.scenarios import (
+    Cell,
     Fleet,
     Plan,
     cells_table,
@@ -55,7 +56,7 @@ from benchmarks.scenarios import (
     measure_closed,
     measure_open,
 )
-from benchmarks.servers import SERVERS
+from benchmarks.servers import SERVERS, Settings
 
 ALL_SCENARIOS = ("closed", "open", "long-prefill", "long-row", "memory")
 COMPARED = ("soup", "vllm", "transformers", "soup-cli")
@@ -80,6 +81,8 @@ def parser() -> argparse.ArgumentParser:
         "and long-row; soup for memory)")  # fmt: skip
     add("--streams", type=numbers(int), help="of closed (default: 1,4,8,16,32)")
     add("--rates", type=numbers(float), help="requests/s of open (default: 0.5,1,2,4)")
+    add("--starts", type=positive,
+        help="of closed: starts of the servers, each for all rounds (default: 1)")  # fmt: skip
     add("--rounds", type=positive, help="turns that every server gets (default: 3)")
     add("--max-tokens", type=positive, help="length of every answer (default: 48)")
     add("--requests-per-stream", type=positive, help="of closed and long-row (default: 3)")
@@ -108,13 +111,19 @@ def servers_for(scenario: str, named: Sequence[str] | None) -> tuple[str, ...]:
 
 
 async def run_scenario(
-    scenario: str, running: Fleet, plan: Plan, prompts: PromptMaker, dtype: str, quick: bool
+    scenario: str,
+    running: Fleet,
+    plan: Plan,
+    prompts: PromptMaker,
+    dtype: str,
+    quick: bool,
+    earlier: Sequence[Cell],
 ) -> Outcome:
     notes = [server.server.note for server in running.values() if server.server.note]
     goals: list[Goal] = []
     data: Any
     if scenario == "closed":
-        cells = await measure_closed(running, plan, prompts)
+        cells = await measure_closed(running, plan, prompts, earlier)
         table, goals, data = cells_table(cells, "streams"), closed_goals(cells, dtype), cells.all
     elif scenario == "open":
         cells = await measure_open(running, plan, prompts)
@@ -134,6 +143,31 @@ async def run_scenario(
     )
 
 
+async def outcomes_of(
+    wanted: Mapping[str, Sequence[str]],
+    starts: Sequence[Start],
+    settings: Settings,
+    plan: Plan,
+    prompts: PromptMaker,
+    quick: bool,
+) -> AsyncIterator[tuple[Outcome, int]]:
+    """What each scenario gave on its servers, and in how many rounds; told again, with more of
+    them, each time that the servers were started anew."""
+    cells: Sequence[Cell] = ()
+    for start in range(plan.starts if list(wanted) == ["closed"] else 1):
+        # Who starts first finds the memory emptier.
+        order = starts if start % 2 == 0 else starts[::-1]
+        async with fleet(order, settings, prompts, LOGS) as running:
+            for scenario, servers in wanted.items():
+                present = {name: running[name] for name in servers}
+                outcome = await run_scenario(
+                    scenario, present, plan, prompts, settings.dtype, quick, cells
+                )
+                if scenario == "closed":
+                    cells = outcome.data
+                yield outcome, (start + 1) * plan.rounds
+
+
 async def run(options: argparse.Namespace, command: str) -> None:
     """All that the options ask for, printed and written as it comes.
 
@@ -145,33 +179,31 @@ async def run(options: argparse.Namespace, command: str) -> None:
     prompts = PromptMaker(model, plan.seed)
     scenarios = ALL_SCENARIOS if options.scenario == "all" else (options.scenario,)
     target = options.output or RESULTS / f"{options.scenario}-{'-'.join(options.dtype)}.json"
-    measured: list[dict[str, Any]] = []
+    measured: dict[tuple[str, str], dict[str, Any]] = {}
     for dtype in options.dtype:
         settings = settings_of(options, model, dtype)
-        for group in groups_of(scenarios):
+        for group in groups_of(scenarios, plan.starts):
             wanted = {scenario: servers_for(scenario, options.servers) for scenario in group}
             together = tuple(dict.fromkeys(name for some in wanted.values() for name in some))
             starts = starts_for(together, options)
-            async with fleet(starts, settings, prompts, LOGS) as running:
-                for scenario in group:
-                    present = {name: running[name] for name in wanted[scenario]}
-                    outcome = await run_scenario(
-                        scenario, present, plan, prompts, dtype, options.quick
-                    )
-                    around = circumstances_of(starts, command)
-                    print(outcome.text(around, plan.rounds), flush=True)
-                    measured.append(
-                        {"circumstances": around, "settings": settings, "outcome": outcome}
-                    )
-                    write_json(target, {"plan": plan, "measured": measured})
+            outcomes = outcomes_of(wanted, starts, settings, plan, prompts, options.quick)
+            async for outcome, rounds in outcomes:
+                around = circumstances_of(starts, command)
+                print(outcome.text(around, rounds), flush=True)
+                measured[outcome.scenario, dtype] = {
+                    "circumstances": around, "settings": settings, "outcome": outcome
+                }  # fmt: skip
+                write_json(target, {"plan": plan, "measured": list(measured.values())})
     progress(f"everything that was measured is in {target}")
 
 
-def groups_of(scenarios: Sequence[str]) -> list[list[str]]:
-    """Scenarios that can share running servers; memory is measured on fresh ones."""
-    sharing = [scenario for scenario in scenarios if scenario != "memory"]
-    alone = [scenario for scenario in scenarios if scenario == "memory"]
-    return [group for group in (sharing, alone) if group]
+def groups_of(scenarios: Sequence[str], closed_starts: int) -> list[list[str]]:
+    """Scenarios that can share running servers; memory is measured on fresh ones, and closed
+    loops are where the servers are started several times for them."""
+    lonely = ["memory"] if closed_starts == 1 else ["closed", "memory"]
+    sharing = [scenario for scenario in scenarios if scenario not in lonely]
+    alone = [[scenario] for scenario in scenarios if scenario in lonely]
+    return [group for group in (sharing, *alone) if group]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import threading
+from collections.abc import Callable
 
 import uvicorn
 
@@ -18,22 +20,44 @@ from soup_engine.server.state import ServerState
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 30.0
+TICKS_PER_S = 10
+"""As uvicorn counts them: it renews the date of its answers at every tenth."""
 FLUSH_TIMEOUT_S = 5
 """How long the last bytes of answers may take after the engine has ended them."""
 
 
 class _Server(uvicorn.Server):
-    """Says when it has started, or that it never will."""
+    """Says when it has started, or that it never will; and sleeps until it is to end.
+
+    uvicorn itself looks ten times a second whether it is. A thread that wakes up while an engine
+    computes finds its memory gone from the caches, and pushes the engine's out.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.decided = threading.Event()
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets=sockets)
         self.decided.set()
+
+    async def main_loop(self) -> None:
+        ticks = 0
+        while not await self.on_tick(ticks):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), 1.0)
+            ticks += TICKS_PER_S
+
+    def end(self, first: Callable[[], None]) -> None:
+        """Do ``first`` on the server's loop, then end. From any thread."""
+        self.should_exit = True
+        with contextlib.suppress(RuntimeError):  # the loop was closed: it has ended
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(first)
+                self._loop.call_soon_threadsafe(self._ending.set)
 
 
 class BackgroundServer:
@@ -80,10 +104,7 @@ class BackgroundServer:
     def stop(self) -> None:
         """Let what was written reach its clients, then end. The engine has ended its answers."""
         if self._thread.is_alive():
-            loop = self._server.loop
-            if loop is not None and not loop.is_closed():
-                loop.call_soon_threadsafe(self._state.closing.set)
-            self._server.should_exit = True
+            self._server.end(self._state.closing.set)
             self._thread.join()
             logger.info("stopped listening on %s", self._listener.address)
         self._listener.close()

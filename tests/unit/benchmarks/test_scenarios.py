@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -36,6 +37,30 @@ PLAN = Plan(
     min_requests=3,
     cell_seconds=0.3,
 )
+
+
+async def test_closed_loops_go_on_with_servers_that_were_started_anew(
+    streaming_server: MakeStart,
+    settings: Settings,
+    prompts: PromptMaker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "LOGS", tmp_path)
+    wanted = {"closed": ("soup", "vllm")}
+    starts = [streaming_server(name, delay=0.001) for name in wanted["closed"]]
+    plan = dataclasses.replace(PLAN, starts=2, streams=(1,))
+    told = [
+        (rounds, [(cell.server, cell.round) for cell in outcome.data])
+        async for outcome, rounds in serving.outcomes_of(
+            wanted, starts, settings, plan, prompts, quick=True
+        )
+    ]
+    cells = [(server, round_) for server in ("soup", "vllm") for round_ in range(4)]
+    assert [(rounds, sorted(found)) for rounds, found in told] == [
+        (2, [(server, round_) for server, round_ in cells if round_ < 2]),
+        (4, cells),
+    ]
 
 
 async def test_a_closed_loop_tells_a_fast_server_from_a_slow_one(
