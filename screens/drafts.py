@@ -67,14 +67,10 @@ class DraftsScreen(WorkbenchScreen):
     def look(self) -> None:
         snapshot, key = self.bridge.snapshot, self.bench.preferences.key_name("drafts.switch")
         view = None if snapshot is None else snapshot.speculation
+        self.show_keys(self.footer_keys())
         if view is None:
             self._title.show("")
-            self._state.show(
-                "Nothing is served now."
-                if self.bridge.service is None
-                else "Nothing was drafted: every token comes from the model itself; "
-                f"{key} begins it."
-            )
+            self._state.show(self._why_nothing(key))
             self._acceptance.show([])
             self._positions.show([])
             self._adapters.show([])
@@ -88,6 +84,14 @@ class DraftsScreen(WorkbenchScreen):
             [accepted / max(counts.drafts, 1) for accepted in counts.accepted_by_position]
         )
         self._adapters.show([_row(one, self.glyphs) for one in view.adapters])
+
+    def _why_nothing(self, key: str) -> str:
+        service = self.bridge.service
+        if service is None:
+            return "Nothing is served now."
+        nothing = "Nothing was drafted: every token comes from the model itself"
+        reason = service.missing.get(Ability.DRAFTS)
+        return f"{nothing}; {key} begins it." if reason is None else f"{nothing}. {reason}"
 
     def action_switch(self) -> None:
         service = self.bridge.service

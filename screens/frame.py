@@ -98,11 +98,13 @@ class WorkbenchScreen(Screen[None]):
         return self._filter
 
     def footer_keys(self) -> list[tuple[str, str]]:
-        """Keys of the line at the foot."""
+        """Keys of the line at the foot: of what the service can do."""
+        service = self.bridge.service
+        missing = {} if service is None else service.missing
         return [
             (self.bench.preferences.key_name(action.id), action.short)
             for action in of_scope(self.NAME)
-            if action.short
+            if action.short and action.needs not in missing
         ]
 
     def show_keys(self, keys: Sequence[tuple[str, str]], *, typing: bool = False) -> None:

@@ -199,7 +199,12 @@ class ServingScreen(WorkbenchScreen):
             key = self.bench.preferences.key_name("serving.restart")
             service = self.bridge.service
             can_restart = service is not None and Ability.RESTART not in service.missing
-            offer = f": {key} starts it again" if can_restart else ""
+            if not can_restart:
+                offer = ""
+            elif self.bridge.settings.restart == "on-failure":
+                offer = "; it is being started again"
+            else:
+                offer = f": {key} starts it again"
             return f"The engine has died; the log says why{offer}."
         if self._filter and snapshot.requests:
             return f"No request in flight has {self._filter!r} in it."

@@ -59,15 +59,15 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if self.hub not in HUBS:
-            raise ConfigError(f"hub is one of {', '.join(HUBS)}, not {self.hub!r}.", param="hub")
+            raise ConfigError(f"--hub is one of {', '.join(HUBS)}, not {self.hub!r}.", param="hub")
         if self.device is not None and not DEVICE_NAME.fullmatch(self.device):
-            raise ConfigError(f"device is {DEVICES}, not {self.device!r}.", param="device")
+            raise ConfigError(f"--device is {DEVICES}, not {self.device!r}.", param="device")
         if self.dtype is not None and self.dtype not in DTYPES:
             raise ConfigError(
-                f"dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}.", param="dtype"
+                f"--dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}.", param="dtype"
             )
         if self.max_model_len is not None and self.max_model_len < 2:
-            raise ConfigError("max-model-len must be at least 2.", param="max_model_len")
+            raise ConfigError("--max-model-len must be at least 2.", param="max_model_len")
 
     @property
     def name(self) -> str:
@@ -101,14 +101,16 @@ class CacheConfig:
     def __post_init__(self) -> None:
         if self.kv_type is not None and self.kv_type not in KV_CACHE_TYPES:
             raise ConfigError(
-                f"kv-cache-type is one of {', '.join(KV_CACHE_TYPES)}, not {self.kv_type!r}.",
+                f"--kv-cache-type is one of {', '.join(KV_CACHE_TYPES)}, not {self.kv_type!r}.",
                 param="kv_cache_type",
             )
         if self.memory_bytes is not None and self.memory_bytes <= 0:
-            raise ConfigError("kv-cache-memory must be more than nothing.", param="kv_cache_memory")
+            raise ConfigError(
+                "--kv-cache-memory must be more than nothing.", param="kv_cache_memory"
+            )
         if self.gpu_memory is not None and not 0 < self.gpu_memory <= 1:
             raise ConfigError(
-                f"gpu-memory is a share of the memory, above 0 and at most 1, not"
+                f"--gpu-memory is a share of the memory, above 0 and at most 1, not"
                 f" {self.gpu_memory:g}.",
                 param="gpu_memory",
             )
@@ -145,14 +147,14 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:
-            raise ConfigError("max-seqs must be at least 1.", param="max_seqs")
+            raise ConfigError("--max-seqs must be at least 1.", param="max_seqs")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 "a step must have room for one token of every sequence.",
                 param="max_num_batched_tokens",
             )
         if self.max_adapters is not None and self.max_adapters < 1:
-            raise ConfigError("max-adapters must be at least 1.", param="max_adapters")
+            raise ConfigError("--max-adapters must be at least 1.", param="max_adapters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,9 +173,9 @@ class LoRAConfig:
 
     def __post_init__(self) -> None:
         if self.max_adapters < 0:
-            raise ConfigError("max-adapters must be at least 0.", param="max_adapters")
+            raise ConfigError("--max-adapters must be at least 0.", param="max_adapters")
         if self.max_rank < 1:
-            raise ConfigError("max-lora-rank must be at least 1.", param="max_lora_rank")
+            raise ConfigError("--max-lora-rank must be at least 1.", param="max_lora_rank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,12 +200,12 @@ class SpeculativeConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.num_tokens <= MAX_SPEC_TOKENS:
             raise ConfigError(
-                f"spec-tokens goes from 1 to {MAX_SPEC_TOKENS}, not {self.num_tokens}.",
+                f"--spec-tokens goes from 1 to {MAX_SPEC_TOKENS}, not {self.num_tokens}.",
                 param="spec_tokens",
             )
         if self.ngram is not None and not 1 <= self.ngram <= MAX_NGRAM:
             raise ConfigError(
-                f"ngram goes from 1 to {MAX_NGRAM} tokens, not {self.ngram}.", param="ngram"
+                f"--ngram goes from 1 to {MAX_NGRAM} tokens, not {self.ngram}.", param="ngram"
             )
         if self.draft_model == "":
             raise ConfigError("A draft model has a name.", param="speculative_decoding")
@@ -238,10 +240,12 @@ class ParallelConfig:
     def __post_init__(self) -> None:
         for name in ("tensor", "pipeline", "data"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name}-parallel must be at least 1.", param=f"{name}_parallel")
+                raise ConfigError(
+                    f"--{name}-parallel must be at least 1.", param=f"{name}_parallel"
+                )
         if self.executor is not None and self.executor not in DISTRIBUTED_EXECUTORS:
             raise ConfigError(
-                f"distributed-executor is {' or '.join(DISTRIBUTED_EXECUTORS)}, not"
+                f"--distributed-executor is {' or '.join(DISTRIBUTED_EXECUTORS)}, not"
                 f" {self.executor!r}.",
                 param="distributed_executor",
             )
@@ -253,7 +257,7 @@ def check_backend(name: str) -> None:
         raise ConfigError(RETIRED_BACKENDS[name], param="backend")
     if name not in BACKENDS:
         raise ConfigError(
-            f"backend is one of {', '.join(BACKENDS)}, not {name!r}.", param="backend"
+            f"--backend is one of {', '.join(BACKENDS)}, not {name!r}.", param="backend"
         )
 
 

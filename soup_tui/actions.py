@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
 
+from soup_tui.service import Ability
+
 SCREENS = ("serving", "latency", "adapters", "export", "drafts", "chat", "traffic", "logs")
 """In the order of their digits, from 1."""
 
@@ -27,6 +29,7 @@ class Action:
         short: the same for the line of keys; empty keeps it out of that line.
         key: as Textual names it, several separated by commas.
         argument: of the handler.
+        needs: what the service must be able to do; where it is not, the line of keys is without.
     """
 
     id: str
@@ -34,6 +37,7 @@ class Action:
     short: str
     key: str
     argument: str = ""
+    needs: Ability | None = None
 
     @property
     def scope(self) -> str:
@@ -60,12 +64,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.copy", "Copy what is selected", "", "y"),
     Action("app.theme", "Change the theme", "", "T"),
     Action("app.leave", "Quit", "quit", "q"),
-    Action("serving.abort", "Abort the selected request", "abort", "x"),
-    Action("serving.restart", "Restart with other settings", "restart", "r"),
-    Action("serving.stop", "Stop serving", "stop", "s"),
-    Action("serving.sleep", "Put the engine to sleep, or wake it up", "sleep", "z"),
-    Action("serving.choose", "Choose a model to serve", "model", "m"),
-    Action("serving.demo", "Serve the demo model", "demo", "d"),
+    Action("serving.abort", "Abort the selected request", "abort", "x", needs=Ability.ABORT),
+    Action("serving.restart", "Restart with other settings", "restart", "r", needs=Ability.RESTART),
+    Action("serving.stop", "Stop serving", "stop", "s", needs=Ability.STOP),
+    Action(
+        "serving.sleep", "Put the engine to sleep, or wake it up", "sleep", "z", needs=Ability.SLEEP
+    ),
+    Action("serving.choose", "Choose a model to serve", "model", "m", needs=Ability.RESTART),
+    Action("serving.demo", "Serve the demo model", "demo", "d", needs=Ability.RESTART),
     Action("latency.window", "Window: 1, 5 or 15 minutes", "window", "w"),
     Action("latency.measure", "Measure of the histogram", "measure", "m"),
     Action("latency.lower", "Show the histogram or why p95 is so", "why", "v"),
@@ -74,18 +80,32 @@ ACTIONS: tuple[Action, ...] = (
     Action("latency.freeze", "Freeze the view", "freeze", "space"),
     Action("latency.faster", "Look more often", "", "plus,equals_sign"),
     Action("latency.slower", "Look less often", "", "minus"),
-    Action("adapters.activate", "Activate the selected adapter", "activate", "enter"),
-    Action("adapters.base", "Return to the base model", "base", "0"),
-    Action("adapters.load", "Load an adapter", "load", "a"),
-    Action("adapters.reload", "Load the selected adapter again", "reload", "r"),
-    Action("adapters.unload", "Unload the selected adapter", "unload", "x"),
+    Action(
+        "adapters.activate",
+        "Activate the selected adapter",
+        "activate",
+        "enter",
+        needs=Ability.ADAPTERS,
+    ),
+    Action("adapters.base", "Return to the base model", "base", "0", needs=Ability.ADAPTERS),
+    Action("adapters.load", "Load an adapter", "load", "a", needs=Ability.ADAPTERS),
+    Action(
+        "adapters.reload", "Load the selected adapter again", "reload", "r", needs=Ability.ADAPTERS
+    ),
+    Action("adapters.unload", "Unload the selected adapter", "unload", "x", needs=Ability.ADAPTERS),
     Action("adapters.mark", "Mark for comparing", "mark", "space"),
     Action("adapters.compare", "Compare the marked ones", "compare", "c"),
-    Action("export.start", "Export a model or an adapter", "export", "e"),
-    Action("export.cancel", "Cancel the selected export", "cancel", "x"),
+    Action("export.start", "Export a model or an adapter", "export", "e", needs=Ability.EXPORTS),
+    Action("export.cancel", "Cancel the selected export", "cancel", "x", needs=Ability.EXPORTS),
     Action("export.report", "Show all of the selected export", "report", "enter"),
     Action("export.verify", "Compare new ones with their source or not", "verify", "v"),
-    Action("drafts.switch", "Choose what drafts tokens, or nothing", "drafts", "d"),
+    Action(
+        "drafts.switch",
+        "Choose what drafts tokens, or nothing",
+        "drafts",
+        "d",
+        needs=Ability.DRAFTS,
+    ),
     Action("chat.send", "Send", "send", "enter"),
     Action("chat.type", "Type a message", "type", "i"),
     Action("chat.adapter", "Choose who answers", "adapter", "a"),

@@ -168,7 +168,8 @@ class Settings(ModelSettings):
     )
     ngram: int | None = setting_field(
         INTEGER,
-        "Draft without a model, by what followed the last N tokens earlier in the text.",
+        "Draft without a model, by what followed the last N tokens"
+        f" (1 to {MAX_NGRAM}) earlier in the text.",
         low=1,
         high=MAX_NGRAM,
     )
@@ -180,7 +181,7 @@ class Settings(ModelSettings):
     )
     spec_tokens: int = setting_field(
         INTEGER,
-        "Most tokens drafted for a sequence in a step.",
+        f"Most tokens drafted for a sequence in a step, 1 to {MAX_SPEC_TOKENS}.",
         also="--num-speculative-tokens",
         default=default_of(SpeculativeConfig, "num_tokens"),
         low=1,

@@ -95,8 +95,12 @@ class LocalService:
             missing[Ability.ADAPTERS] = "This backend serves no adapters."
         if not can.sleep:
             missing[Ability.SLEEP] = "This backend cannot be put to sleep."
-        if not can.speculation:
-            missing[Ability.DRAFTS] = "This backend does not draft."
+        if not can.switches_drafts:
+            missing[Ability.DRAFTS] = (
+                "This backend drafts as it was started: restart it with other settings."
+                if can.speculation
+                else "This backend does not draft."
+            )
         return MappingProxyType(missing)
 
     def snapshot(self) -> EngineSnapshot | None:

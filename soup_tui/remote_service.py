@@ -41,6 +41,12 @@ _MISSING = MappingProxyType(
     }
 )
 
+_TOLD_BY_HEALTH = {
+    Ability.SLEEP: ("can_sleep", "This server cannot put its engine to sleep."),
+    Ability.DRAFTS: ("can_switch_drafts", "This server drafts as it was started, if at all."),
+}
+"""Members of its health answer, and what is said where they are false."""
+
 
 class RemoteService:
     """Implements ``Service`` over a server that is connected.
@@ -53,10 +59,12 @@ class RemoteService:
 
     def __init__(self, server: RemoteServer, *, with_key: bool) -> None:
         self._server = server
-        self.missing: Mapping[Ability, str] = _MISSING
-        if not server.health.get("can_sleep", False):
-            sentence = "This server cannot put its engine to sleep."
-            self.missing = MappingProxyType({**_MISSING, Ability.SLEEP: sentence})
+        lacking = {
+            ability: sentence
+            for ability, (member, sentence) in _TOLD_BY_HEALTH.items()
+            if not server.health.get(member, False)
+        }
+        self.missing: Mapping[Ability, str] = MappingProxyType({**_MISSING, **lacking})
         self.address: str | None = server.url
         self.model = served_model(server.health)
         self.curl = curl_line(server.url, self.model.name, _reached_by(server.url, with_key))

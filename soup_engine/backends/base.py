@@ -32,6 +32,7 @@ class BackendCapabilities:
         gpu_memory: plans memory by a share of the device's.
         cache_salt: keeps the cached prompts of requests with different salts apart.
         adapter_folder: adapters are folders, which can be watched.
+        switches_drafts: what drafts tokens can be changed while it runs.
         without_adapters: can be told to load none, and is faster then.
         kv_cache_types: how keys and values may be held.
     """
@@ -46,6 +47,7 @@ class BackendCapabilities:
     adapters: bool = False
     adapter_folder: bool = True
     speculation: bool = False
+    switches_drafts: bool = False
     sleep: bool = False
     parallel: bool = False
     gpu_memory: bool = False

@@ -40,7 +40,9 @@ CHOICES: Mapping[str, BackendChoice] = MappingProxyType(
         for choice in (
             BackendChoice(
                 name="transformers",
-                capabilities=BackendCapabilities(adapters=True, sleep=True, speculation=True),
+                capabilities=BackendCapabilities(
+                    adapters=True, sleep=True, speculation=True, switches_drafts=True
+                ),
             ),
             BackendChoice(
                 name="vllm",

@@ -72,7 +72,7 @@ class CoreProcesses:
         """Processes that multiprocessing spawns meanwhile are vLLM's."""
         # The helper of multiprocessing itself is to be started as ever. It inherits the standard
         # error, for which an application that draws in the terminal has something without a file.
-        with redirect_stderr(sys.__stderr__):
+        with redirect_stderr(sys.__stderr__), _quiet_tracker():
             resource_tracker.ensure_running()
         self._others = frozenset(multiprocessing.active_children())
         before = multiprocessing.spawn.get_executable()
@@ -83,10 +83,11 @@ class CoreProcesses:
             multiprocessing.set_executable(before)
 
     def end(self) -> None:
-        """End what was started so far. From any thread."""
+        """End what was started so far, which holds nothing yet that it would have to put away and
+        may not hear of a signal for a minute. From any thread."""
         if self._others is not None:
             for process in set(multiprocessing.active_children()).difference(self._others):
-                process.terminate()
+                process.kill()
 
     def last_error(self) -> str | None:
         """What the last exception said that was written, in one line."""
@@ -114,6 +115,17 @@ class CoreProcesses:
                 if line:
                     self._lines.append(line)
                     logger.debug("%s", line)
+
+
+@contextmanager
+def _quiet_tracker() -> Iterator[None]:
+    """A resource tracker that is started meanwhile frees what a killed process left in shared
+    memory without warning of it in the terminal: the death itself was told."""
+    sys.warnoptions.append("ignore::UserWarning:multiprocessing.resource_tracker")
+    try:
+        yield
+    finally:
+        sys.warnoptions.pop()
 
 
 _END = b"soup: end of output"

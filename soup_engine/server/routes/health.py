@@ -44,6 +44,7 @@ async def health(request: Request, state: State) -> JSONResponse:
             "num_parameters": model.num_parameters,
             "has_chat_template": model.has_chat_template,
             "can_sleep": state.backend.capabilities.sleep,
+            "can_switch_drafts": state.backend.capabilities.switches_drafts,
             "dtype": snapshot.dtype,
             "kv_cache_type": model.kv_cache_type,
             "kv_cache_bytes": model.kv_cache_bytes,

@@ -91,7 +91,7 @@ def test_what_is_served_and_what_a_remote_server_cannot_do(
     assert service.model.max_num_seqs == 64
     assert "$SOUP_API_KEY" in service.curl
     assert KEY not in service.curl
-    assert set(service.missing) == {Ability.STOP, Ability.RESTART}
+    assert set(service.missing) == {Ability.STOP, Ability.RESTART, Ability.DRAFTS}
     snapshot = service.snapshot()
     assert snapshot is not None
     assert (snapshot.state, snapshot.running) == ("ready", 0)
@@ -140,6 +140,7 @@ def test_a_server_that_cannot_sleep() -> None:
         server.connect()
         service = RemoteService(server, with_key=False)
         assert service.missing[Ability.SLEEP] == "This server cannot put its engine to sleep."
+        assert service.missing[Ability.DRAFTS] == "This server drafts as it was started, if at all."
         with pytest.raises(UnsupportedParameterError, match="cannot sleep"):
             service.sleep(0.0)
         service.close(Leave.SERVE)

@@ -80,7 +80,7 @@ def test_it_says_what_runs(served: Any) -> None:
     assert status == 200
     assert (health["backend"], health["device"], health["dtype"]) == ("vllm", "cpu", "float32")
     assert (health["max_model_len"], health["kv_cache_type"]) == (1024, "f32")
-    assert health["can_sleep"] is False
+    assert health["can_sleep"] is health["can_switch_drafts"] is False
     assert "Traceback" not in served.errors
 
 

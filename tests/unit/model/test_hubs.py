@@ -91,5 +91,5 @@ def test_a_folder_needs_no_hub(tmp_path: Path) -> None:
 
 
 def test_other_hubs_are_refused() -> None:
-    with pytest.raises(ConfigError, match="hub is one of hf, modelscope, modelers, not 'github'"):
+    with pytest.raises(ConfigError, match="--hub is one of hf, modelscope, modelers, not 'github'"):
         ModelConfig(path="org/model", hub="github")

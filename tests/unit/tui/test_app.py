@@ -497,3 +497,37 @@ async def test_an_engine_that_died_is_offered_to_be_started_again(workbench: Any
         await settle(pilot)
         assert workbench.service.asked[0][0] == "close"
         assert len(workbench.opened) == 2
+
+
+async def test_an_engine_that_is_started_again_by_itself_is_not_offered(workbench: Any) -> None:
+    service = workbench.service
+    service.figures = dataclasses.replace(service.figures, state="failed", requests=(), running=0)
+    async with workbench.running() as pilot:
+        workbench.bridge.settings = dataclasses.replace(
+            workbench.bridge.settings, restart="on-failure"
+        )
+        pilot.app._look()
+        await settle(pilot)
+        text = workbench.screen_text()
+        assert "it is being started again" in text and "r starts it again" not in text
+
+
+@pytest.mark.parametrize(
+    ("screen", "ability", "key"),
+    [
+        ("1", Ability.SLEEP, " z sleep"),
+        ("1", Ability.STOP, " s stop"),
+        ("3", Ability.ADAPTERS, " a load"),
+        ("4", Ability.EXPORTS, " e export"),
+        ("5", Ability.DRAFTS, " d drafts"),
+    ],
+)
+async def test_keys_of_what_the_service_cannot_do_are_not_shown(
+    workbench: Any, screen: str, ability: Ability, key: str
+) -> None:
+    async with workbench.running(screen) as pilot:
+        assert key in workbench.screen_text()
+        workbench.service.missing = {ability: "Not here."}
+        pilot.app._look()
+        await settle(pilot)
+        assert key not in workbench.screen_text()

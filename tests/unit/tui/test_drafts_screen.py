@@ -81,6 +81,10 @@ async def test_what_is_no_number_and_what_cannot_draft(workbench: Any) -> None:
         await press(pilot, "d")
         messages = [notification.message for notification in pilot.app._notifications]
         assert messages[-1] == "No drafts there."
+        workbench.service.figures = dataclasses.replace(workbench.service.figures, speculation=None)
+        pilot.app._look()
+        await pilot.pause(0.05)
+        assert "from the model itself. No drafts there." in workbench.screen_text()
     assert workbench.service.asked == []
 
 

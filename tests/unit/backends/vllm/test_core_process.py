@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import multiprocessing.spawn
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -59,6 +60,18 @@ child.join()
 processes.close()
 print(child.exitcode, sys.stderr.getvalue())
 """
+
+LEAKY = """
+import os
+from multiprocessing.shared_memory import SharedMemory
+from soup_engine.backends.vllm.core_process import CoreProcesses
+processes = CoreProcesses()
+with processes.started_here():
+    memory = SharedMemory(create=True, size=16)
+print(memory.name, flush=True)
+os._exit(0)
+"""
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
 
 
 @pytest.fixture
@@ -131,3 +144,24 @@ def test_they_start_under_an_application_that_draws() -> None:
         command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
     )
     assert (done.stdout, done.returncode) == ("0 \n", 0), done.stderr
+
+
+def test_what_does_not_hear_is_ended_too(processes: CoreProcesses) -> None:
+    with processes.started_here():
+        process = multiprocessing.get_context("spawn").Process(target=exec, args=(DEAF,))
+        process.start()
+    processes.end()
+    process.join(WAIT_S)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def test_shared_memory_of_a_killed_process_is_freed_without_a_word() -> None:
+    command = [sys.executable, "-c", LEAKY]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+    )
+    name = done.stdout.strip()
+    assert name
+    # The tracker holds the standard error open until it has done its work.
+    assert done.stderr == ""
+    assert not Path("/dev/shm", name).exists()
