@@ -13,6 +13,7 @@ from soup_engine.server.routes import (
     completions,
     exports,
     health,
+    messages,
     metrics,
     models,
     sleep,
@@ -32,7 +33,7 @@ def create_app(state: ServerState) -> FastAPI:
     app.router.redirect_slashes = False
     attach_state(app, state)
     install_error_handlers(app)
-    public = (completions, models, tokenize, health, metrics)
+    public = (completions, messages, models, tokenize, health, metrics)
     for module in (*public, adapters, admin, sleep, exports, speculation):
         app.include_router(module.router)
     # The last one added is the outermost.

@@ -1,4 +1,5 @@
-"""Every failure as ``{"error": {"message", "type", "param", "code"}}``.
+"""Every failure as ``{"error": {"message", "type", "param", "code"}}``, and in Anthropic's shape,
+``{"type": "error", "error": {"type", "message"}}``, under the paths of its API.
 
 Messages are those of the error tree, or sentences written here: never a traceback and never
 a piece of the request's body.
@@ -30,6 +31,20 @@ from soup_engine.errors import (
 logger = logging.getLogger(__name__)
 
 
+MESSAGES_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+"""What Anthropic calls an error of a status."""
+
+
 class MethodNotAllowedError(RequestError):
     """The path exists, but not for this method."""
 
@@ -44,7 +59,11 @@ class UnhandledError(SoupError):
         super().__init__(f"The server failed to answer; its log has the reason under {incident}.")
 
 
-def error_body(error: SoupError) -> dict[str, Any]:
+def error_body(error: SoupError, path: str = "") -> dict[str, Any]:
+    """The body in the shape of the API that has the path."""
+    if path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/"):
+        kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": error.message}}
     return {
         "error": {
             "message": error.message,
@@ -60,7 +79,7 @@ def error_frame(error: SoupError) -> bytes:
     return b"data: " + json.dumps(error_body(error)).encode() + b"\n\n"
 
 
-def error_response(error: SoupError) -> JSONResponse:
+def error_response(error: SoupError, path: str) -> JSONResponse:
     headers: dict[str, str] = {}
     if isinstance(error, QueueFullError):
         headers["retry-after"] = str(max(1, error.retry_after))
@@ -69,7 +88,7 @@ def error_response(error: SoupError) -> JSONResponse:
     if isinstance(error, RequestAbortedError):
         # The official clients would send it again otherwise, and it was ended on purpose.
         headers["x-should-retry"] = "false"
-    return JSONResponse(error_body(error), status_code=error.status, headers=headers)
+    return JSONResponse(error_body(error, path), status_code=error.status, headers=headers)
 
 
 def unhandled(error: Exception) -> UnhandledError:
@@ -79,34 +98,38 @@ def unhandled(error: Exception) -> UnhandledError:
     return UnhandledError(incident)
 
 
-async def _soup_error(_request: Request, error: Exception) -> JSONResponse:
+async def _soup_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, SoupError)
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
-async def _http_error(_request: Request, error: Exception) -> JSONResponse:
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
     """Starlette's own 404 and 405, in our shape and with its headers (``Allow``)."""
     assert isinstance(error, HTTPException)
+    path = request.url.path
     if error.status_code == HTTPStatus.NOT_FOUND:
-        response = error_response(NotFoundError("There is nothing at this path."))
+        response = error_response(NotFoundError("There is nothing at this path."), path)
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         response = error_response(
-            MethodNotAllowedError("This path does not take this method; see the Allow header.")
+            MethodNotAllowedError("This path does not take this method; see the Allow header."),
+            path,
         )
     else:
         known: SoupError = RequestError(HTTPStatus(error.status_code).phrase + ".")
-        response = JSONResponse(error_body(known), status_code=error.status_code)
+        response = JSONResponse(error_body(known, path), status_code=error.status_code)
     for name, value in (error.headers or {}).items():
         response.headers[name] = value
     return response
 
 
-async def _query_error(_request: Request, error: Exception) -> JSONResponse:
+async def _query_error(request: Request, error: Exception) -> JSONResponse:
     """A path or query value of the wrong type. Bodies have their own reader (``body.py``)."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     name = str(first["loc"][-1])
-    return error_response(InvalidValueError(f"{name}: {first['msg']}.", param=name))
+    return error_response(
+        InvalidValueError(f"{name}: {first['msg']}.", param=name), request.url.path
+    )
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
 from starlette.responses import JSONResponse, Response
@@ -24,10 +24,10 @@ from soup_engine.messages import (
     RequestOutput,
     Usage,
 )
-from soup_engine.server.errors import error_frame, unhandled
+from soup_engine.server.errors import unhandled
 from soup_engine.server.protocol.answers import Answer, AnswerFormat, total_usage
 from soup_engine.server.protocol.speculation import total_drafts
-from soup_engine.server.sse import DONE, ClientGoneError, EventStream, unless_client_leaves
+from soup_engine.server.sse import ClientGoneError, EventStream, unless_client_leaves
 
 
 class Generation:
@@ -182,7 +182,7 @@ class Generation:
 async def frames(
     generation: Generation, answer_format: AnswerFormat, *, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
-    """The stream of a generation: chunks, the usage if asked for, and ``[DONE]`` in any case.
+    """The stream of a generation: chunks, the usage if asked for, and the end in any case.
 
     Whoever iterates closes the generation.
     """
@@ -196,10 +196,10 @@ async def frames(
         if last:
             yield last.encode()
     except SoupError as error:
-        yield error_frame(error)
+        yield answer_format.failure(error)
     except Exception as error:
-        yield error_frame(unhandled(error))
-    yield DONE
+        yield answer_format.failure(unhandled(error))
+    yield answer_format.end
 
 
 async def collect(generation: Generation) -> list[Answer]:
@@ -223,11 +223,13 @@ async def respond(
     *,
     backend: Backend,
     receive: Receive,
-    headers: dict[str, str],
+    request_id: str,
+    headers: Mapping[str, str],
     stream: bool,
     include_usage: bool,
 ) -> Response:
     """The HTTP answer of a generation that has begun. A client that leaves is counted."""
+    headers = {**dict.fromkeys(answer_format.request_id_headers, request_id), **headers}
     if stream:
         return EventStream(
             frames(generation, answer_format, include_usage=include_usage),

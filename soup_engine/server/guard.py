@@ -24,7 +24,7 @@ from soup_engine.server.errors import error_response
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 ALLOWED_METHODS = "GET, POST, DELETE"
 """Those of the routes; browsers ask about neither HEAD nor OPTIONS."""
-EXPOSED_HEADERS = "retry-after, x-request-id, x-soup-ignored-fields"
+EXPOSED_HEADERS = "retry-after, request-id, x-request-id, x-soup-ignored-fields"
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
 
 
@@ -81,7 +81,7 @@ class RequestGuard:
             send = _with_cors(send, origin)
         refusal = self._refusal(scope["method"], headers, local_origin)
         if refusal is not None:
-            await error_response(refusal)(scope, receive, send)
+            await error_response(refusal, scope["path"])(scope, receive, send)
         elif local_origin and _is_preflight(scope["method"], headers):
             await _preflight_response(headers)(scope, receive, send)
         else:

@@ -71,9 +71,9 @@ class ErrorBoundary:
         except asyncio.CancelledError:
             if not started:
                 stopped = EngineStoppedError("The server shut down before it could answer.")
-                await error_response(stopped)(scope, receive, send)
+                await error_response(stopped, scope["path"])(scope, receive, send)
         except Exception as error:
             failure = unhandled(error)
             if started:
                 raise  # too late for an answer: the server cuts the connection
-            await error_response(failure)(scope, receive, send)
+            await error_response(failure, scope["path"])(scope, receive, send)

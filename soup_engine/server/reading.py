@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from fastapi import Request
 
 from soup_engine.server.body import parse_object, read_body
-from soup_engine.server.protocol.chat import ChatFields
 from soup_engine.server.protocol.fields import RequestBody, ignored_fields, parse_body, plain_name
 from soup_engine.server.state import ServerState
 
@@ -20,6 +19,25 @@ T = TypeVar("T")
 
 LONG_TEXT = 8_192
 """Characters from which on tokenising (about a millisecond) leaves the event loop."""
+
+
+class Chat(Protocol):
+    """Messages of a body, in whatever API."""
+
+    @property
+    def chat_template_kwargs(self) -> Mapping[str, Any] | None: ...
+
+    def template_messages(self) -> Sequence[Mapping[str, str]]:
+        """As ``ChatFields.template_messages``."""
+        ...
+
+    def opens_answer(self) -> bool:
+        """As ``ChatFields.opens_answer``."""
+        ...
+
+    def continues(self) -> bool:
+        """As ``ChatFields.continues``."""
+        ...
 
 
 async def read_as(model: type[BodyT], request: Request, state: ServerState) -> BodyT:
@@ -50,7 +68,7 @@ async def tokenise(
 
 
 async def chat_tokens(
-    state: ServerState, body: ChatFields, *, template: str | None = None
+    state: ServerState, body: Chat, *, template: str | None = None
 ) -> tuple[int, ...]:
     """The messages as the model's chat template writes them, or another one.
 
@@ -64,14 +82,14 @@ async def chat_tokens(
         state.backend.text.render_chat,
         messages,
         add_generation_prompt=body.opens_answer(),
-        continue_final_message=bool(body.continue_final_message),
+        continue_final_message=body.continues(),
         template_kwargs=body.chat_template_kwargs,
         template=template,
     )
 
 
 def unread_in_chat(
-    state: ServerState, body: ChatFields, *, template: str | None = None
+    state: ServerState, body: Chat, *, template: str | None = None
 ) -> tuple[str, ...]:
     """Names of what a chat holds for its template, which does not read it."""
     return state.backend.text.unread_in_chat(

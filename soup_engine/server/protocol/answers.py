@@ -1,4 +1,4 @@
-"""Answers in OpenAI's shapes, whole and in chunks.
+"""Answers as an API writes them, whole and in chunks; here in OpenAI's shapes.
 
 Chunks are put together from a prefix that is made once a stream and the JSON of the new text:
 no model is built for a token, since the server shares its cores with the engine.
@@ -10,8 +10,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+from soup_engine.errors import SoupError
 from soup_engine.messages import (
     AlternativeToken,
     DraftCounts,
@@ -20,8 +21,10 @@ from soup_engine.messages import (
     TokenLogprob,
     Usage,
 )
+from soup_engine.server.errors import error_frame
 from soup_engine.server.protocol.generation import Envelope
 from soup_engine.server.protocol.speculation import drafts_json, total_drafts
+from soup_engine.server.sse import DONE
 
 LOWEST_LOGPROB = -9999.0
 """Stands for a probability of 0, since JSON has no infinity; OpenAI's own choice."""
@@ -52,10 +55,43 @@ class AnswerFormat(ABC):
     """How one HTTP request's answers are written down.
 
     Attributes:
+        end: what follows the last event of a stream, also after an error.
+        request_id_headers: names under which the request's id goes out.
+    """
+
+    end: ClassVar[bytes] = b""
+    request_id_headers: ClassVar[tuple[str, ...]] = ("x-request-id",)
+
+    @abstractmethod
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+
+    @abstractmethod
+    def chunk(self, index: int, output: RequestOutput) -> str:
+        """Server-sent event(s) for what a step added to a choice; "" when it added nothing."""
+
+    def last_chunk(self, usage: Usage | None, drafts: DraftCounts | None) -> str:  # noqa: ARG002
+        """What is said when all answers have ended; "" where their last chunks said it.
+
+        Args:
+            usage, drafts: of all answers, where they were asked for.
+        """
+        return ""
+
+    @abstractmethod
+    def failure(self, error: SoupError) -> bytes:
+        """An error as a server-sent event, for streams that have begun."""
+
+
+class OpenAIFormat(AnswerFormat):
+    """What chats and plain completions have in common.
+
+    Attributes:
         with_logprobs: log-probabilities were asked for.
         with_metrics: what became of the drafts was asked for.
     """
 
+    end = DONE
     whole_object: str
     chunk_object: str
 
@@ -76,7 +112,6 @@ class AnswerFormat(ABC):
         self._suffix = '}],"usage":null}\n\n' if include_usage else "}]}\n\n"
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
         return {
             **self._head(self.whole_object),
             "choices": [self._choice(index, answer) for index, answer in enumerate(answers)],
@@ -84,9 +119,8 @@ class AnswerFormat(ABC):
             **self._metrics(total_drafts(answer.drafts for answer in answers)),
         }
 
-    @abstractmethod
-    def chunk(self, index: int, output: RequestOutput) -> str:
-        """Server-sent event(s) for what a step added to a choice; "" when it added nothing."""
+    def failure(self, error: SoupError) -> bytes:
+        return error_frame(error)
 
     def last_chunk(self, usage: Usage | None, drafts: DraftCounts | None) -> str:
         """The last chunk of a stream whose client asked for the usage or for metrics; "" for one
@@ -126,7 +160,7 @@ class AnswerFormat(ABC):
         )
 
 
-class ChatFormat(AnswerFormat):
+class ChatFormat(OpenAIFormat):
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
@@ -168,7 +202,7 @@ class ChatFormat(AnswerFormat):
         }
 
 
-class CompletionFormat(AnswerFormat):
+class CompletionFormat(OpenAIFormat):
     whole_object = "text_completion"
     chunk_object = "text_completion"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -34,7 +35,8 @@ class ContentPart(RequestBody):
     text: str | None = None
 
 
-def _content_parts(value: Any) -> Any:
+def content_parts(value: Any) -> Any:
+    """For validators: a plain string is one part."""
     if isinstance(value, str):
         return [{"type": "text", "text": value}]
     if isinstance(value, list):
@@ -46,7 +48,7 @@ class ChatMessage(RequestBody):
     """One turn. ``content`` is a string or a list of text parts, joined by line breaks."""
 
     role: str
-    content: Annotated[list[ContentPart], BeforeValidator(_content_parts), Field(min_length=1)]
+    content: Annotated[list[ContentPart], BeforeValidator(content_parts), Field(min_length=1)]
     name: str | None = None
 
     @model_validator(mode="before")
@@ -80,7 +82,11 @@ class ChatFields(RequestBody):
             InvalidValueError: a role or a content is none.
             UnsupportedParameterError: tools, images, audio or files.
         """
-        return [_flatten(message, i) for i, message in enumerate(self.messages)]
+        return [flatten(message, i) for i, message in enumerate(self.messages)]
+
+    def continues(self) -> bool:
+        """Whether the last message is left open."""
+        return bool(self.continue_final_message)
 
     def opens_answer(self) -> bool:
         """Whether the prompt ends with the opening of the assistant's turn.
@@ -88,10 +94,9 @@ class ChatFields(RequestBody):
         Raises:
             InvalidValueError: the last message is to be continued as well.
         """
-        continues = bool(self.continue_final_message)
         if self.add_generation_prompt is None:
-            return not continues
-        if self.add_generation_prompt and continues:
+            return not self.continues()
+        if self.add_generation_prompt and self.continues():
             raise InvalidValueError(
                 "continue_final_message and add_generation_prompt contradict each other; "
                 "set one of them.",
@@ -119,7 +124,12 @@ class ChatCompletionBody(GenerationBody, ChatFields):
             raise InvalidValueError("top_logprobs needs logprobs to be true.", param="top_logprobs")
 
 
-def _flatten(message: ChatMessage, index: int) -> dict[str, str]:
+def flatten(message: ChatMessage, index: int) -> dict[str, str]:
+    """A message as the template wants it.
+
+    Raises:
+        InvalidValueError, UnsupportedParameterError: as ``ChatFields.template_messages``.
+    """
     at = field_name(("messages", index))
     role = _ROLES.get(message.role)
     if role is None:
@@ -135,11 +145,19 @@ def _flatten(message: ChatMessage, index: int) -> dict[str, str]:
             raise UnsupportedParameterError(
                 f"{at}.{name} is not supported; leave it out.", param=f"{at}.{name}"
             )
-    parts = (_part_text(part, f"{at}.content[{i}]") for i, part in enumerate(message.content))
-    flat = {"role": role, "content": "\n".join(parts)}
+    flat = {"role": role, "content": joined_text(message.content, f"{at}.content")}
     if message.name is not None:
         flat["name"] = message.name
     return flat
+
+
+def joined_text(parts: Sequence[ContentPart], at: str) -> str:
+    """The text of parts, by lines; ``at`` is the field that has them.
+
+    Raises:
+        InvalidValueError, UnsupportedParameterError: as ``ChatFields.template_messages``.
+    """
+    return "\n".join(_part_text(part, f"{at}[{i}]") for i, part in enumerate(parts))
 
 
 def _part_text(part: ContentPart, at: str) -> str:

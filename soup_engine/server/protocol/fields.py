@@ -8,13 +8,13 @@ JSON does not tell the two apart.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from soup_engine.errors import InvalidValueError
-from soup_engine.server.protocol.unbuilt import drop_unbuilt
+from soup_engine.server.protocol.unbuilt import UNBUILT, AsksForNothing, drop_unbuilt
 
 ModelT = TypeVar("ModelT", bound="RequestBody")
 
@@ -24,8 +24,13 @@ _MAX_IGNORED_NAME = 64
 
 
 class RequestBody(BaseModel):
-    """Base of the bodies: strict types, unknown fields kept aside in ``model_extra``."""
+    """Base of the bodies: strict types, unknown fields kept aside in ``model_extra``.
 
+    Attributes:
+        unbuilt: fields of the body's API that are not built.
+    """
+
+    unbuilt: ClassVar[Mapping[str, AsksForNothing]] = UNBUILT
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
 
@@ -97,11 +102,11 @@ def parse_body(model: type[ModelT], raw: Mapping[str, Any]) -> ModelT:
     """Validate a body.
 
     Raises:
-        UnsupportedParameterError: it asks for something of OpenAI's that is not built.
+        UnsupportedParameterError: it asks for something of its API's that is not built.
         InvalidValueError: a field is missing, of the wrong type or out of range.
     """
     try:
-        return model.model_validate(drop_unbuilt(raw))
+        return model.model_validate(drop_unbuilt(raw, model.unbuilt))
     except ValidationError as error:
         # Without input and context: neither may reach the client.
         first = error.errors(include_url=False, include_input=False)[0]

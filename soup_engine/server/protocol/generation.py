@@ -6,7 +6,7 @@ import unicodedata
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pydantic import Field
 
@@ -77,6 +77,11 @@ class GenerationBody(RequestBody):
     safety_identifier: str | None = None
 
     @property
+    def asker(self) -> str | None:
+        """Who asks, where the client says so."""
+        return self.safety_identifier or self.user
+
+    @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
@@ -120,47 +125,31 @@ class GenerationBody(RequestBody):
         top_k = 0 if self.top_k == -1 else self.top_k  # -1 is the other spelling of "off"
         return SamplingParams(
             max_tokens=self._answer_length(prompt_tokens, model, config),
-            temperature=_or(self.temperature, _DEFAULTS.temperature),
-            top_p=_or(self.top_p, _DEFAULTS.top_p),
-            top_k=_or(top_k, _DEFAULTS.top_k),
-            min_p=_or(self.min_p, _DEFAULTS.min_p),
-            n=_or(self.n, _DEFAULTS.n),
+            temperature=or_default(self.temperature, _DEFAULTS.temperature),
+            top_p=or_default(self.top_p, _DEFAULTS.top_p),
+            top_k=or_default(top_k, _DEFAULTS.top_k),
+            min_p=or_default(self.min_p, _DEFAULTS.min_p),
+            n=or_default(self.n, _DEFAULTS.n),
             seed=self.seed,
             stop=self.stop,
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             logprobs=self.wanted_logprobs(),
             logit_bias=self.logit_bias,
-            presence_penalty=_or(self.presence_penalty, _DEFAULTS.presence_penalty),
-            frequency_penalty=_or(self.frequency_penalty, _DEFAULTS.frequency_penalty),
-            repetition_penalty=_or(self.repetition_penalty, _DEFAULTS.repetition_penalty),
+            presence_penalty=or_default(self.presence_penalty, _DEFAULTS.presence_penalty),
+            frequency_penalty=or_default(self.frequency_penalty, _DEFAULTS.frequency_penalty),
+            repetition_penalty=or_default(self.repetition_penalty, _DEFAULTS.repetition_penalty),
         )
 
     def _answer_length(self, prompt_tokens: int, model: ModelInfo, config: ServerConfig) -> int:
-        room = model.max_model_len - prompt_tokens
-        if room < 1:
-            raise ContextLengthExceededError(
-                f"The prompt has {prompt_tokens} tokens, which leaves no room for an answer in "
-                f"this model's context of {model.max_model_len}.",
-                param="messages" if "messages" in type(self).model_fields else "prompt",
-            )
+        prompt = "messages" if "messages" in type(self).model_fields else "prompt"
+        room = room_for_answer(prompt_tokens, model, param=prompt)
         name, wanted = self._requested_length()
         if wanted is None:
             absent = self.model_fields_set.isdisjoint({"max_tokens", "max_completion_tokens"})
             most = config.default_max_tokens if absent else config.max_tokens_limit
             return min(most, config.max_tokens_limit, room)
-        if wanted > config.max_tokens_limit:
-            raise InvalidValueError(
-                f"{name} is {wanted}; this server gives at most {config.max_tokens_limit}.",
-                param=name,
-            )
-        if wanted > room:
-            raise ContextLengthExceededError(
-                f"The prompt has {prompt_tokens} tokens and {name} asks for {wanted} more: "
-                f"{prompt_tokens + wanted} in all, where this model's context holds "
-                f"{model.max_model_len}.",
-                param=name,
-            )
+        check_length(wanted, prompt_tokens, model, config, param=name)
         return wanted
 
     def _requested_length(self) -> tuple[str, int | None]:
@@ -185,8 +174,63 @@ class Envelope:
     model: str
 
 
+class AsksForAnswers(Protocol):
+    """The body of a generation, in whatever API."""
+
+    @property
+    def cache_salt(self) -> str | None: ...
+
+    @property
+    def asker(self) -> str | None: ...
+
+    def sampling_params(
+        self, prompt_tokens: int, model: ModelInfo, config: ServerConfig
+    ) -> SamplingParams:
+        """As ``GenerationBody.sampling_params``."""
+        ...
+
+
+def room_for_answer(prompt_tokens: int, model: ModelInfo, *, param: str) -> int:
+    """Tokens that the context has left.
+
+    Raises:
+        ContextLengthExceededError: none; the prompt is in the field ``param``.
+    """
+    room = model.max_model_len - prompt_tokens
+    if room < 1:
+        raise ContextLengthExceededError(
+            f"The prompt has {prompt_tokens} tokens, which leaves no room for an answer in "
+            f"this model's context of {model.max_model_len}.",
+            param=param,
+        )
+    return room
+
+
+def check_length(
+    wanted: int, prompt_tokens: int, model: ModelInfo, config: ServerConfig, *, param: str
+) -> None:
+    """The field ``param`` may ask for so many tokens.
+
+    Raises:
+        InvalidValueError: the server gives no such long answers.
+        ContextLengthExceededError: they do not fit behind the prompt.
+    """
+    if wanted > config.max_tokens_limit:
+        raise InvalidValueError(
+            f"{param} is {wanted}; this server gives at most {config.max_tokens_limit}.",
+            param=param,
+        )
+    if wanted > room_for_answer(prompt_tokens, model, param=param):
+        raise ContextLengthExceededError(
+            f"The prompt has {prompt_tokens} tokens and {param} asks for {wanted} more: "
+            f"{prompt_tokens + wanted} in all, where this model's context holds "
+            f"{model.max_model_len}.",
+            param=param,
+        )
+
+
 def build_requests(
-    body: GenerationBody,
+    body: AsksForAnswers,
     prompts: Sequence[tuple[int, ...]],
     *,
     envelope: Envelope,
@@ -209,7 +253,7 @@ def build_requests(
             params=body.sampling_params(len(prompt), model, config),
             arrival_time=arrival_time,
             cache_salt=body.cache_salt or None,
-            label=_label(label, body.safety_identifier or body.user),
+            label=_label(label, body.asker),
         )
         for i, prompt in enumerate(prompts)
     ]
@@ -241,7 +285,8 @@ def _unsupported(name: str) -> UnsupportedParameterError:
     )
 
 
-def _or(value: T | None, default: T) -> T:
+def or_default(value: T | None, default: T) -> T:
+    """What a field says, or the default where it is ``null``."""
     return default if value is None else value
 
 

@@ -1,4 +1,4 @@
-"""Fields of OpenAI's that are not built yet, and which of their values ask for nothing.
+"""Fields of OpenAI's and Anthropic's that are not built yet, and which values ask for nothing.
 
 A value that asks for nothing is dropped; any other is refused by the field's name, since an
 answer that silently lacks what was asked for is worse than none. To build one of these fields
@@ -61,15 +61,40 @@ UNBUILT: Mapping[str, AsksForNothing] = {
 }
 
 
-def drop_unbuilt(body: Mapping[str, Any]) -> dict[str, Any]:
+UNBUILT_IN_MESSAGES: Mapping[str, AsksForNothing] = {
+    # Blocks that prompts have in common are kept without being told.
+    "cache_control": _nothing_is({"type": "ephemeral"}),
+    "container": _nothing_is(),
+    "context_management": _nothing_is(),
+    "diagnostics": _nothing_is(),
+    "inference_geo": _nothing_is(),
+    "mcp_servers": _nothing_is([]),
+    "output_config": _nothing_is({}),
+    "output_format": _nothing_is(),
+    # One tier serves everybody.
+    "service_tier": _nothing_is("auto", "standard_only"),
+    "speed": _nothing_is("standard"),
+    "thinking": _nothing_is({"type": "disabled"}),
+    "tool_choice": _nothing_is({"type": "none"}, {"type": "auto"}),
+    "tools": _nothing_is([]),
+}
+"""Of Anthropic's ``/v1/messages``."""
+
+
+def drop_unbuilt(
+    body: Mapping[str, Any], unbuilt: Mapping[str, AsksForNothing] = UNBUILT
+) -> dict[str, Any]:
     """The body without the fields that ask for nothing.
+
+    Args:
+        unbuilt: those of the body's API.
 
     Raises:
         UnsupportedParameterError: a field asks for something that is not built.
     """
     kept: dict[str, Any] = {}
     for name, value in body.items():
-        asks_for_nothing = UNBUILT.get(name)
+        asks_for_nothing = unbuilt.get(name)
         if asks_for_nothing is None:
             kept[name] = value
         elif not asks_for_nothing(value, body):

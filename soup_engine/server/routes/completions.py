@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from soup_engine.errors import InvalidValueError, SoupError
+from soup_engine.errors import InvalidValueError
+from soup_engine.server.accepting import begin, new_envelope, refusals_counted
 from soup_engine.server.auth import require_api_key
 from soup_engine.server.generation import Generation, respond
-from soup_engine.server.protocol.answers import AnswerFormat, ChatFormat, CompletionFormat
+from soup_engine.server.protocol.answers import ChatFormat, CompletionFormat, OpenAIFormat
 from soup_engine.server.protocol.chat import ChatCompletionBody
 from soup_engine.server.protocol.completions import CompletionBody, Prompt
-from soup_engine.server.protocol.generation import Envelope, GenerationBody, build_requests
+from soup_engine.server.protocol.generation import Envelope, GenerationBody
 from soup_engine.server.reading import (
     chat_tokens,
     ignored_header,
@@ -25,7 +24,7 @@ from soup_engine.server.reading import (
     tokenise,
     unread_in_chat,
 )
-from soup_engine.server.selection import Selection, selected
+from soup_engine.server.selection import selected
 from soup_engine.server.state import ServerState, server_state
 
 router = APIRouter(dependencies=[Depends(require_api_key)])
@@ -36,15 +35,15 @@ State = Annotated[ServerState, Depends(server_state)]
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request, state: State) -> Response:
     arrival_time = time.monotonic()
-    with _refusals_counted(state):
+    with refusals_counted(state):
         state.check_accepts()
         body = await read_as(ChatCompletionBody, request, state)
         body.check(state.backend.model)
         with selected(state, body.adapter, body.model) as selection:
             prompts = [await chat_tokens(state, body, template=selection.chat_template)]
             unread = unread_in_chat(state, body, template=selection.chat_template)
-            envelope = _new_envelope("chatcmpl", selection)
-            generation = await _begin(
+            envelope = new_envelope("chatcmpl-", selection)
+            generation = await begin(
                 state, body, prompts, envelope, selection, arrival_time, label="chat"
             )
     return await _respond(request, state, body, ChatFormat, envelope, generation, unread)
@@ -53,35 +52,17 @@ async def chat_completions(request: Request, state: State) -> Response:
 @router.post("/v1/completions")
 async def completions(request: Request, state: State) -> Response:
     arrival_time = time.monotonic()
-    with _refusals_counted(state):
+    with refusals_counted(state):
         state.check_accepts()
         body = await read_as(CompletionBody, request, state)
         body.check(state.backend.model)
         with selected(state, body.adapter, body.model) as selection:
             prompts = await _prompt_tokens(state, body.prompts())
-            envelope = _new_envelope("cmpl", selection)
-            generation = await _begin(
+            envelope = new_envelope("cmpl-", selection)
+            generation = await begin(
                 state, body, prompts, envelope, selection, arrival_time, label="completion"
             )
     return await _respond(request, state, body, CompletionFormat, envelope, generation)
-
-
-@contextmanager
-def _refusals_counted(state: ServerState) -> Iterator[None]:
-    """Whatever is refused before the engine has it counts as a failed request."""
-    try:
-        yield
-    except SoupError:
-        state.backend.record_rejected()
-        raise
-
-
-def _new_envelope(prefix: str, selection: Selection) -> Envelope:
-    return Envelope(
-        request_id=f"{prefix}-{uuid.uuid4().hex}",
-        created=int(time.time()),
-        model=selection.model,
-    )
 
 
 async def _prompt_tokens(state: ServerState, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
@@ -104,40 +85,11 @@ async def _prompt_tokens(state: ServerState, prompts: Sequence[Prompt]) -> list[
     return encoded
 
 
-async def _begin(
-    state: ServerState,
-    body: GenerationBody,
-    prompts: Sequence[tuple[int, ...]],
-    envelope: Envelope,
-    selection: Selection,
-    arrival_time: float,
-    *,
-    label: str,
-) -> Generation:
-    requests = build_requests(
-        body,
-        prompts,
-        envelope=envelope,
-        arrival_time=arrival_time,
-        model=state.backend.model,
-        capabilities=state.backend.capabilities,
-        config=state.config,
-        label=label,
-    )
-    generation = Generation(state.backend, selection.hand_over(requests))
-    try:
-        await generation.begin()
-    except BaseException:
-        await generation.close()
-        raise
-    return generation
-
-
 async def _respond(
     request: Request,
     state: ServerState,
     body: GenerationBody,
-    format_class: type[AnswerFormat],
+    format_class: type[OpenAIFormat],
     envelope: Envelope,
     generation: Generation,
     unread: Sequence[str] = (),
@@ -153,7 +105,8 @@ async def _respond(
         answer_format,
         backend=state.backend,
         receive=request.receive,
-        headers={"x-request-id": envelope.request_id, **ignored_header(body, unread)},
+        request_id=envelope.request_id,
+        headers=ignored_header(body, unread),
         stream=bool(body.stream),
         include_usage=body.include_usage,
     )

@@ -6,6 +6,7 @@ import inspect
 from typing import Any, get_type_hints
 
 import pytest
+from anthropic.types import message_create_params
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
@@ -22,9 +23,11 @@ from soup_engine.server.protocol.chat import ChatCompletionBody
 from soup_engine.server.protocol.completions import CompletionBody
 from soup_engine.server.protocol.fields import field_name, ignored_fields, parse_body
 from soup_engine.server.protocol.generation import check_capabilities
-from soup_engine.server.protocol.unbuilt import UNBUILT
+from soup_engine.server.protocol.messages import MessagesBody
+from soup_engine.server.protocol.unbuilt import UNBUILT, UNBUILT_IN_MESSAGES
 
 MODEL = FakeBackend().model
+ANTHROPIC_HINTS = {"prefill", "user_profile_id", "workspace_id"}
 HINTS = {"prompt_cache_key"}
 """Fields of OpenAI's that ask for no effect that could be missed; listed as ignored."""
 
@@ -51,6 +54,12 @@ def test_every_field_of_openais_is_decided(ours: Any, theirs: Any) -> None:
     known = set(get_type_hints(theirs))
     assert len(known) > 15
     assert known - set(ours.model_fields) - set(UNBUILT) <= HINTS
+
+
+def test_every_field_of_anthropics_is_decided() -> None:
+    known = set(get_type_hints(message_create_params.MessageCreateParamsStreaming))
+    assert len(known) > 15
+    assert known - set(MessagesBody.model_fields) <= set(UNBUILT_IN_MESSAGES) | ANTHROPIC_HINTS
 
 
 def test_defaults() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from soup_engine.errors import UnsupportedParameterError
-from soup_engine.server.protocol.unbuilt import UNBUILT, drop_unbuilt
+from soup_engine.server.protocol.unbuilt import UNBUILT, UNBUILT_IN_MESSAGES, drop_unbuilt
 
 NOTHING: dict[str, list[Any]] = {
     "audio": [None],
@@ -82,3 +82,30 @@ def test_best_of_beside_n(best_of: int, n: int | None, fine: bool) -> None:
     else:
         with pytest.raises(UnsupportedParameterError):
             drop_unbuilt(body)
+
+
+NOTHING_IN_MESSAGES: dict[str, list[Any]] = {
+    "cache_control": [None, {"type": "ephemeral"}],
+    "container": [None],
+    "context_management": [None],
+    "diagnostics": [None],
+    "inference_geo": [None],
+    "mcp_servers": [None, []],
+    "output_config": [None, {}],
+    "output_format": [None],
+    "service_tier": [None, "auto", "standard_only"],
+    "speed": [None, "standard"],
+    "thinking": [None, {"type": "disabled"}],
+    "tool_choice": [None, {"type": "none"}, {"type": "auto"}],
+    "tools": [None, []],
+}
+
+
+def test_what_asks_for_nothing_of_anthropics_is_dropped_and_all_else_refused() -> None:
+    assert set(NOTHING_IN_MESSAGES) == set(UNBUILT_IN_MESSAGES)
+    for field, values in NOTHING_IN_MESSAGES.items():
+        for value in values:
+            assert drop_unbuilt({field: value}, UNBUILT_IN_MESSAGES) == {}
+        with pytest.raises(UnsupportedParameterError) as refused:
+            drop_unbuilt({field: {"type": "something"}}, UNBUILT_IN_MESSAGES)
+        assert refused.value.param == field
