@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pytest
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
@@ -22,11 +23,12 @@ THEIRS = ("Triton", "libtcmalloc", "vllm.", "NUMA", "EngineCore")
 """What vLLM and its libraries write."""
 
 
-@pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Any]:
+@pytest.fixture(params=[""])
+def terminal(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The workbench, with further options if any."""
     from tests.support.terminals import Terminal
 
-    arguments = ["tui", "--port", "0", *OPTIONS.split()]
+    arguments = ["tui", "--port", "0", *OPTIONS.split(), *request.param.split()]
     terminal = Terminal(PROGRAM, arguments, tmp_path, size=(140, 40), PYTHONPATH=str(ROOT))
     yield terminal
     terminal.close()
@@ -43,13 +45,20 @@ def core_of(process_id: int) -> int | None:
     return None
 
 
-def test_the_screen_stays_clean_and_offers_a_restart(terminal: Any, tmp_path: Path) -> None:
+def killed_core(terminal: Any, tmp_path: Path) -> tuple[int, int]:
+    """The application and the engine's process, which is there no more."""
     terminal.wait_for("ready", START_S)
-    assert "vllm" in terminal.wait_for("up to 256 rows")
     (announced,) = (tmp_path / "runtime/soup").glob("*.json")
-    core = core_of(json.loads(announced.read_text())["pid"])
+    application = json.loads(announced.read_text())["pid"]
+    core = core_of(application)
     assert core is not None
     os.kill(core, signal.SIGKILL)
+    return application, core
+
+
+def test_the_screen_stays_clean_and_offers_a_restart(terminal: Any, tmp_path: Path) -> None:
+    assert "vllm" in terminal.wait_for("up to 256 rows", START_S)
+    killed_core(terminal, tmp_path)
     terminal.wait_for("The engine has died; the log says why: r starts it again.")
     terminal.child.send("8")
     terminal.wait_for("the engine died")
@@ -62,3 +71,21 @@ def test_the_screen_stays_clean_and_offers_a_restart(terminal: Any, tmp_path: Pa
         terminal.read(0.2)
     log = terminal.shown
     assert not [word for word in THEIRS if word in log]
+
+
+@pytest.mark.parametrize("terminal", ["--restart on-failure"], indirect=True)
+def test_an_engine_that_is_being_started_again_keeps_nobody_from_leaving(
+    terminal: Any, tmp_path: Path
+) -> None:
+    application, dead = killed_core(terminal, tmp_path)
+    terminal.wait_for("The engine has died; the log says why; it is being started again.")
+    deadline = time.monotonic() + 30
+    while core_of(application) in (None, dead):
+        assert time.monotonic() < deadline
+        terminal.read(0.1)
+    terminal.child.send("q")
+    terminal.child.expect(pexpect.EOF, timeout=30)
+    terminal.child.close()
+    assert terminal.child.exitstatus == 0
+    assert core_of(application) is None
+    assert "resource_tracker" not in terminal.child.before
