@@ -12,6 +12,7 @@ from benchmarks.servers import (
     server_variables,
     weight_bytes,
 )
+from benchmarks.shared_engine import Both
 
 
 def settings_of(folder: Path, dtype: str = "bfloat16") -> Settings:
@@ -90,3 +91,12 @@ def test_a_server_sees_no_setting_that_lies_about(monkeypatch: pytest.MonkeyPatc
     assert "SOUP_MAX_SEQS" not in variables
     assert variables["HOME"] == "/somewhere"
     assert variables["VLLM_CPU_NUM_OF_RESERVED_CPU"] == "0"
+
+
+def test_both_servers_in_front_of_one_engine_have_a_port_each(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    python = Path("python")
+    command = Both(8001).command(python, settings, 8000)
+    alone = SERVERS["soup-vllm"].command(python, settings, 8000)
+    assert command[:4] == ["python", "-m", "benchmarks.shared_engine_server", "8001"]
+    assert command[4:] == alone[alone.index("serve") :]
