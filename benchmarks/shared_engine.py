@@ -44,7 +44,8 @@ class Both(SoupVllm):
 
     def command(self, python: Path, settings: Settings, port: int) -> list[str]:
         soup = super().command(python, settings, port)
-        arguments = soup[soup.index("serve") :]
+        # Who asks second must not find the prompts of who asked first.
+        arguments = [*soup[soup.index("serve") :], "--no-prefix-caching"]
         module = "benchmarks.shared_engine_server"
         return [str(python), "-m", module, str(self.their_port), *arguments]
 

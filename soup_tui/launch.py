@@ -107,10 +107,10 @@ def _check_named(config: EngineConfig, settings: Settings, on_progress: Progress
         ModelPathError: one is not.
     """
     from soup_engine.errors import ModelPathError
-    from soup_engine.gguf_file import is_gguf
+    from soup_engine.gguf_file import SUFFIX
     from soup_engine.model.location import find_model
 
-    named = [path for path in settings.auto_quant if not is_gguf(path)]
+    named = [path for path in settings.auto_quant if Path(path).suffix.lower() != SUFFIX]
     for path in set(settings.auto_quant).difference(named):
         if not is_file(path):
             raise ModelPathError(f"There is no file {path}.")

@@ -113,4 +113,4 @@ def test_other_models_are_looked_for_before_the_first_is_loaded(
     settings = Settings(model=str(original), device="cpu", port=0, **named)
     with pytest.raises(ModelPathError, match="not-there"):
         open_runtime(settings, lambda stage, _share: stages.append(stage))
-    assert not any("weights" in stage for stage in stages)
+    assert not any("weights" in stage or "hub" in stage for stage in stages)

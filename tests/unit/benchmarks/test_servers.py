@@ -99,4 +99,4 @@ def test_both_servers_in_front_of_one_engine_have_a_port_each(tmp_path: Path) ->
     command = Both(8001).command(python, settings, 8000)
     alone = SERVERS["soup-vllm"].command(python, settings, 8000)
     assert command[:4] == ["python", "-m", "benchmarks.shared_engine_server", "8001"]
-    assert command[4:] == alone[alone.index("serve") :]
+    assert command[4:] == [*alone[alone.index("serve") :], "--no-prefix-caching"]
