@@ -132,7 +132,7 @@ def choose_version(
 def _chosen(original: Measured, versions: tuple[Measured, ...], floor: float) -> Choice:
     known = [version for version in versions if version.agreement is not None]
     if not known:
-        reasons = "; ".join(f"{version.path}: {version.refusal}" for version in versions)
+        reasons = " ".join(f"{version.path}: {version.refusal}" for version in versions)
         raise CannotRunError(f"None of the versions can be served. {reasons}")
     good = [version for version in known if (version.agreement or 0.0) >= floor]
     if good:

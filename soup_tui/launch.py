@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from soup_engine.errors import ConfigError
 from soup_engine.user_paths import is_file
 from soup_tui.cli.table import aligned
 from soup_tui.config import Settings
@@ -105,6 +106,7 @@ def _check_named(config: EngineConfig, settings: Settings, on_progress: Progress
 
     Raises:
         ModelPathError: one is not.
+        ConfigError: as ``_check_kinds``.
     """
     from soup_engine.errors import ModelPathError
     from soup_engine.gguf_file import SUFFIX
@@ -114,10 +116,33 @@ def _check_named(config: EngineConfig, settings: Settings, on_progress: Progress
     for path in set(settings.auto_quant).difference(named):
         if not is_file(path):
             raise ModelPathError(f"There is no file {path}.")
+    _check_kinds(config, settings.auto_quant, named)
     if config.speculative.draft_model is not None:
         named.append(config.speculative.draft_model)
     for path in named:
         find_model(dataclasses.replace(config.model, path=path, base=None), on_progress)
+
+
+def _check_kinds(config: EngineConfig, versions: Sequence[str], folders: Sequence[str]) -> None:
+    """The backend serves versions of this kind: ``folders`` are those that are no GGUF files.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    in_files = config.backend == "gguf"
+    wrong = [path for path in versions if (path in folders) == in_files]
+    if wrong and in_files:
+        raise ConfigError(
+            "--auto-quant measures versions on one backend: gguf serves GGUF files, and"
+            f" {wrong[0]} is none.",
+            param="auto_quant",
+        )
+    if wrong:
+        raise ConfigError(
+            f"--auto-quant measures versions on one backend: {wrong[0]} is a GGUF file, so --model"
+            " has to be one, too.",
+            param="auto_quant",
+        )
 
 
 def _chosen_version(

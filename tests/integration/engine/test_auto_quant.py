@@ -114,3 +114,21 @@ def test_other_models_are_looked_for_before_the_first_is_loaded(
     with pytest.raises(ModelPathError, match="not-there"):
         open_runtime(settings, lambda stage, _share: stages.append(stage))
     assert not any("weights" in stage or "hub" in stage for stage in stages)
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "sentence"),
+    [
+        ("original", "one.gguf", "one.gguf is a GGUF file, so --model has to be one, too."),
+        ("one.gguf", "original", "gguf serves GGUF files, and .* is none."),
+    ],
+)
+def test_versions_are_of_the_kind_that_the_backend_serves(
+    original: Path, tmp_path: Path, model: str, version: str, sentence: str
+) -> None:
+    pytest.importorskip("xllamacpp")
+    (tmp_path / "one.gguf").write_bytes(b"GGUF")
+    places = {"original": str(original), "one.gguf": str(tmp_path / "one.gguf")}
+    settings = Settings(model=places[model], auto_quant=(places[version],), port=0)
+    with pytest.raises(ConfigError, match=sentence):
+        open_runtime(settings, lambda _stage, _share: None)
