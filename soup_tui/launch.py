@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from soup_engine.errors import ConfigError
+from soup_engine.errors import ConfigError, ModelPathError
 from soup_engine.user_paths import is_file
 from soup_tui.cli.table import aligned
 from soup_tui.config import Settings
@@ -108,7 +108,6 @@ def _check_named(config: EngineConfig, settings: Settings, on_progress: Progress
         ModelPathError: one is not.
         ConfigError: as ``_check_kinds``.
     """
-    from soup_engine.errors import ModelPathError
     from soup_engine.gguf_file import SUFFIX
     from soup_engine.model.location import find_model
 
