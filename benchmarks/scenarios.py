@@ -38,8 +38,8 @@ class Plan:
     """How much is measured.
 
     Attributes:
-        starts: times that the servers of the closed loops are started, for all rounds each. What
-            memory a process gets makes it a quarter faster or slower than its like, for its life.
+        starts: times that the servers of the closed loops are started, for all rounds each, every
+            second time in the opposite order: a process may be a quarter faster than its like.
         streams: requests in flight of the closed loops.
         rates: requests a second of the open loops.
         requests_per_stream: of a closed loop, at least ``min_requests`` in all.
