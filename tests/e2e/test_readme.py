@@ -54,6 +54,12 @@ def test_the_openai_client(demo_address: str) -> None:
     assert done.stdout == ANSWER
 
 
+def test_the_anthropic_client(demo_address: str) -> None:
+    code = block("python", "Anthropic").replace("http://127.0.0.1:8000", demo_address)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == ANSWER
+
+
 def test_the_embedding_example() -> None:
     code = block("python", "Runtime")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
