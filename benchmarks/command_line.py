@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import environments
 from benchmarks.errors import BenchmarkError
 from benchmarks.fleet import Start, progress
-from benchmarks.report import Circumstances, Goal, circumstances, goals_table
+from benchmarks.report import Circumstances, Goal, circumstances, goals_table, write_json
 from benchmarks.servers import DTYPES, GIB, SERVERS, Settings
 
 RESULTS = environments.ROOT / "benchmarks" / "results"
@@ -156,6 +156,42 @@ def circumstances_of(starts: Sequence[Start], command: str) -> Circumstances:
         for start in starts
     }
     return circumstances(command, len(os.sched_getaffinity(0)), versions)
+
+
+class Record:
+    """Outcomes as they come: each is printed, and written to a file with those before it.
+
+    Args:
+        target: JSON file.
+        plan: what was to be measured, for the file.
+        command: as it was given.
+    """
+
+    def __init__(self, target: Path, plan: Any, command: str) -> None:
+        self._target = target
+        self._plan = plan
+        self._command = command
+        self._measured: list[dict[str, Any]] = []
+
+    def add(
+        self,
+        outcome: Outcome,
+        starts: Sequence[Start],
+        settings: Settings,
+        rounds: int,
+        *,
+        again: bool = False,
+    ) -> None:
+        """``again``: it takes the place of the last one, which it goes on from."""
+        around = circumstances_of(starts, self._command)
+        print(outcome.text(around, rounds), flush=True)
+        if again:
+            self._measured.pop()
+        self._measured.append({"circumstances": around, "settings": settings, "outcome": outcome})
+        write_json(self._target, {"plan": self._plan, "measured": self._measured})
+
+    def end(self) -> None:
+        progress(f"everything that was measured is in {self._target}")
 
 
 def exit_status(command: Coroutine[Any, Any, None]) -> int:

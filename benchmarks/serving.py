@@ -27,8 +27,8 @@ from benchmarks.command_line import (
     LOGS,
     RESULTS,
     Outcome,
+    Record,
     add_common_options,
-    circumstances_of,
     exit_status,
     model_of,
     names,
@@ -37,7 +37,7 @@ from benchmarks.command_line import (
     settings_of,
     starts_for,
 )
-from benchmarks.fleet import Start, fleet, progress
+from benchmarks.fleet import Start, fleet
 from benchmarks.footprint import footprint_report, measure_footprint
 from benchmarks.interference import (
     long_prefill_report,
@@ -46,7 +46,7 @@ from benchmarks.interference import (
     measure_long_row,
 )
 from benchmarks.prompts import PromptMaker
-from benchmarks.report import Goal, write_json
+from benchmarks.report import Goal
 from benchmarks.scenarios import (
     Cell,
     Fleet,
@@ -180,7 +180,7 @@ async def run(options: argparse.Namespace, command: str) -> None:
     prompts = PromptMaker(model, plan.seed)
     scenarios = ALL_SCENARIOS if options.scenario == "all" else (options.scenario,)
     target = options.output or RESULTS / f"{options.scenario}-{'-'.join(options.dtype)}.json"
-    measured: dict[tuple[str, str], dict[str, Any]] = {}
+    record = Record(target, plan, command)
     for dtype in options.dtype:
         settings = settings_of(options, model, dtype)
         for group in groups_of(scenarios, plan.starts):
@@ -189,13 +189,8 @@ async def run(options: argparse.Namespace, command: str) -> None:
             starts = starts_for(together, options)
             outcomes = outcomes_of(wanted, starts, settings, plan, prompts, options.quick)
             async for outcome, rounds in outcomes:
-                around = circumstances_of(starts, command)
-                print(outcome.text(around, rounds), flush=True)
-                measured[outcome.scenario, dtype] = {
-                    "circumstances": around, "settings": settings, "outcome": outcome
-                }  # fmt: skip
-                write_json(target, {"plan": plan, "measured": list(measured.values())})
-    progress(f"everything that was measured is in {target}")
+                record.add(outcome, starts, settings, rounds, again=rounds > plan.rounds)
+    record.end()
 
 
 def groups_of(scenarios: Sequence[str], closed_starts: int) -> list[list[str]]:

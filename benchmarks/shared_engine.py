@@ -19,8 +19,8 @@ from benchmarks.command_line import (
     LOGS,
     RESULTS,
     Outcome,
+    Record,
     add_common_options,
-    circumstances_of,
     exit_status,
     model_of,
     numbers,
@@ -31,7 +31,6 @@ from benchmarks.command_line import (
 from benchmarks.errors import BenchmarkError
 from benchmarks.fleet import RunningServer, Start, free_port, progress, warm_up
 from benchmarks.prompts import PromptMaker
-from benchmarks.report import write_json
 from benchmarks.scenarios import Plan, cells_table, closed_goals, measure_closed
 from benchmarks.servers import SERVERS, Settings, SoupVllm
 
@@ -97,7 +96,7 @@ async def run(options: argparse.Namespace, command: str) -> None:
     prompts = PromptMaker(model, options.seed)
     (start,) = starts_for([SoupVllm.name], options)
     target = options.output or RESULTS / f"shared-engine-{'-'.join(options.dtype)}.json"
-    measured = []
+    record = Record(target, plan, command)
     for dtype in options.dtype:
         settings = settings_of(options, model, dtype)
         async with both(start, settings, prompts, LOGS) as running:
@@ -110,11 +109,8 @@ async def run(options: argparse.Namespace, command: str) -> None:
             notes=(),
             data=cells.all,
         )
-        around = circumstances_of([start], command)
-        print(outcome.text(around, plan.rounds), flush=True)
-        measured.append({"circumstances": around, "settings": settings, "outcome": outcome})
-        write_json(target, {"plan": plan, "measured": measured})
-    progress(f"everything that was measured is in {target}")
+        record.add(outcome, [start], settings, plan.rounds)
+    record.end()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -69,7 +69,6 @@ class AdaptersScreen(WorkbenchScreen):
         self._show_detail()
 
     def look(self) -> None:
-        self.show_keys(self.footer_keys())
         service, snapshot = self.bridge.service, self.bridge.snapshot
         if service is None or snapshot is None:
             self._table.show([])

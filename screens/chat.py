@@ -78,14 +78,17 @@ class ChatScreen(WorkbenchScreen):
             f" {params.max_tokens:,} tokens{system}"
         )
 
-    def on_descendant_focus(self) -> None:
+    def refresh_keys(self) -> None:
         """While a message is typed the keys of the screen write."""
         keys = [("enter", "send"), ("^j", "new line"), ("esc", "leave the text")]
         typing = self._message.has_focus
         self.show_keys(keys if typing else self.footer_keys(), typing=typing)
 
+    def on_descendant_focus(self) -> None:
+        self.refresh_keys()
+
     def on_descendant_blur(self) -> None:
-        self.show_keys(self.footer_keys())
+        self.refresh_keys()
 
     def _ready(self) -> Service | None:
         """The service when a question can be put to it; says so otherwise."""

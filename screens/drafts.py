@@ -67,7 +67,6 @@ class DraftsScreen(WorkbenchScreen):
     def look(self) -> None:
         snapshot, key = self.bridge.snapshot, self.bench.preferences.key_name("drafts.switch")
         view = None if snapshot is None else snapshot.speculation
-        self.show_keys(self.footer_keys())
         if view is None:
             self._title.show("")
             self._state.show(self._why_nothing(key))

@@ -90,7 +90,6 @@ class ExportScreen(WorkbenchScreen):
         self._show_detail()
 
     def look(self) -> None:
-        self.show_keys(self.footer_keys())
         key = self.bench.preferences.key_name("export.start")
         served = self.bridge.service is not None
         self._table.say(f"No exports; {key} begins one." if served else "Nothing is served now.")

@@ -151,8 +151,13 @@ class WorkbenchScreen(Screen[None]):
         if table := next(iter(self.query(RowTable)), None):
             table.focus()
 
+    def refresh_keys(self) -> None:
+        """The line at the foot says what can be done now."""
+        self.show_keys(self.footer_keys())
+
     def show_status(self) -> None:
-        """The line at the top: the same on every screen."""
+        """The line at the top, the same on every screen, and the keys at the foot."""
+        self.refresh_keys()
         bridge, snapshot = self.bridge, self.bridge.snapshot
         if snapshot is None or bridge.service is None:
             share = "" if bridge.share is None else f" {bridge.share:.0%}"

@@ -125,7 +125,6 @@ class ServingScreen(WorkbenchScreen):
                 self.set_class(state == name, f"-{name}")
             # What had the focus may be hidden from now on.
             self.call_after_refresh(self.focus_list)
-        self.show_keys(self.footer_keys())
         if state == "loading":
             self._show_progress()
         elif state == "idle":

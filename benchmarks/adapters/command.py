@@ -43,8 +43,8 @@ from benchmarks.command_line import (
     LOGS,
     RESULTS,
     Outcome,
+    Record,
     add_common_options,
-    circumstances_of,
     exit_status,
     model_of,
     names,
@@ -54,7 +54,6 @@ from benchmarks.command_line import (
 )
 from benchmarks.fleet import Start, fleet, progress
 from benchmarks.prompts import PromptMaker
-from benchmarks.report import write_json
 from benchmarks.scenarios import OURS, Plan, cells_table
 from benchmarks.servers import Sampling, Settings
 
@@ -257,7 +256,7 @@ async def run(options: argparse.Namespace, command: str) -> None:
     scenarios = SCENARIOS if options.scenario == "all" else (options.scenario,)
     target = options.output or RESULTS / f"adapters-{options.scenario}.json"
     RESULTS.mkdir(parents=True, exist_ok=True)
-    measured: list[dict[str, Any]] = []
+    record = Record(target, plan, command)
     for dtype in options.dtype:
         settings = settings_of(options, model, dtype)
         for scenario in scenarios:
@@ -274,11 +273,8 @@ async def run(options: argparse.Namespace, command: str) -> None:
                         folder=Path(folder),
                     )
                     outcome = await RUNS[scenario](bench, starts)
-                around = circumstances_of(starts, command)
-                print(outcome.text(around, plan.rounds), flush=True)
-                measured.append({"circumstances": around, "settings": settings, "outcome": outcome})
-                write_json(target, {"plan": plan, "measured": measured})
-    progress(f"everything that was measured is in {target}")
+                record.add(outcome, starts, settings, plan.rounds)
+    record.end()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -48,7 +48,7 @@ class ChatMessage(RequestBody):
     """One turn. ``content`` is a string or a list of text parts, joined by line breaks."""
 
     role: str
-    content: Annotated[list[ContentPart], BeforeValidator(content_parts), Field(min_length=1)]
+    content: Annotated[Sequence[ContentPart], BeforeValidator(content_parts), Field(min_length=1)]
     name: str | None = None
 
     @model_validator(mode="before")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
@@ -44,13 +44,10 @@ class TextBlock(ContentPart):
     citations: Any = None
 
 
-Blocks = Annotated[list[TextBlock], BeforeValidator(content_parts)]
-
-
 class Turn(ChatMessage):
     """One turn, a string or a list of text blocks, which are joined by line breaks."""
 
-    content: Annotated[list[TextBlock], BeforeValidator(content_parts), Field(min_length=1)]  # type: ignore[assignment]
+    content: Annotated[Sequence[TextBlock], BeforeValidator(content_parts), Field(min_length=1)]
 
 
 class MessagesFields(RequestBody):
@@ -65,7 +62,7 @@ class MessagesFields(RequestBody):
 
     model: str
     messages: Annotated[list[Turn], Field(min_length=1)]
-    system: Blocks | None = None
+    system: Annotated[list[TextBlock], BeforeValidator(content_parts)] | None = None
     adapter: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 

@@ -47,10 +47,15 @@ def refusal(response: httpx.Response, status: int, kind: str) -> str:
     return message
 
 
+def text_of(answer: anthropic.types.Message) -> str:
+    (block,) = answer.content
+    assert block.type == "text"
+    return block.text
+
+
 def test_answer_and_usage(client: anthropic.Anthropic, model: str, hello: Any) -> None:
     answer = client.messages.create(model=model, messages=hello, max_tokens=5)
-    (block,) = answer.content
-    assert (block.type, block.text) == ("text", "Hello")
+    assert text_of(answer) == "Hello"
     assert (answer.type, answer.role, answer.model) == ("message", "assistant", model)
     assert answer.id.startswith("msg_")
     assert answer._request_id == answer.id
@@ -68,7 +73,7 @@ def test_the_stream_says_what_the_whole_answer_says(
     with client.messages.stream(model=model, messages=hello, max_tokens=LONG) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
-    assert text == whole.content[0].text == "Hello there, engine."  # type: ignore[union-attr]
+    assert text == text_of(whole) == "Hello there, engine."
     assert final.stop_reason == whole.stop_reason == "end_turn"
     assert final.usage.model_dump() == whole.usage.model_dump()
 
@@ -119,7 +124,7 @@ def test_a_stop_sequence_ends_the_answer(
             answer = events.get_final_message()
     else:
         answer = client.messages.create(**asked)
-    assert answer.content[0].text == "Hello there"  # type: ignore[union-attr]
+    assert text_of(answer) == "Hello there"
     assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", ", eng")
 
 
